@@ -1,0 +1,65 @@
+# Project-wide settings and the two helpers that every folder uses.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(MLA_CCACHE ccache)
+if(MLA_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${MLA_CCACHE})
+  # Precompiled headers and ccache work together only with these.
+  set(ENV{CCACHE_SLOPPINESS} pch_defines,time_macros)
+endif()
+
+add_compile_options(-Wall -Wextra -Wno-unused-parameter)
+if(MLA_WERROR)
+  add_compile_options(-Werror)
+endif()
+if(MLA_SANITIZE)
+  add_compile_options(-fsanitize=${MLA_SANITIZE} -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${MLA_SANITIZE})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+
+if(MLA_BUILD_COMPILER)
+  find_package(MLIR REQUIRED CONFIG HINTS /usr/lib/llvm-22/lib/cmake/mlir)
+  list(APPEND CMAKE_MODULE_PATH ${MLIR_CMAKE_DIR} ${LLVM_CMAKE_DIR})
+  include(TableGen)
+  include(AddLLVM)
+  include(AddMLIR)
+  separate_arguments(MLA_LLVM_DEFINITIONS NATIVE_COMMAND ${LLVM_DEFINITIONS})
+endif()
+
+include_directories(${CMAKE_SOURCE_DIR}/include ${CMAKE_BINARY_DIR}/include
+                    ${CMAKE_SOURCE_DIR})
+
+# mla_library(NAME sources... [LINK libs...]): a static library of ours that
+# knows neither MLIR nor LLVM.
+function(mla_library name)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PUBLIC ${ARG_LINK})
+endfunction()
+
+# mla_mlir_library(NAME sources... [LINK libs...] [DEPENDS targets...]): a static
+# library over the two shared libraries MLIR and LLVM.
+function(mla_mlir_library name)
+  cmake_parse_arguments(ARG "" "" "LINK;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
+  target_include_directories(${name} SYSTEM PUBLIC ${LLVM_INCLUDE_DIRS}
+                                                   ${MLIR_INCLUDE_DIRS})
+  target_compile_definitions(${name} PUBLIC ${MLA_LLVM_DEFINITIONS})
+  target_link_libraries(${name} PUBLIC ${ARG_LINK} MLIR LLVM)
+  if(ARG_DEPENDS)
+    add_dependencies(${name} ${ARG_DEPENDS})
+  endif()
+endfunction()
