@@ -1,0 +1,210 @@
+//===- Plan.h - what the compiler hands to the runtime ----------*- C++ -*-===//
+//
+// Part of mla. The plan is the only place where compiler and runtime meet. In
+// memory it is this structure; on disk it is a folder with plan.json, the
+// kernels and the tokenizer's files (docs/plan-format.md). This library links
+// neither MLIR nor a device runtime.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_PLAN_PLAN_H
+#define MLA_PLAN_PLAN_H
+
+#include "mla/Plan/Expr.h"
+#include "mla/Support/Format.h"
+#include "mla/Support/Status.h"
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace mla::plan {
+
+/// Version of the format. A reader takes plans of its own major version whose
+/// minor version is not above its own.
+constexpr int64_t formatMajor = 1;
+constexpr int64_t formatMinor = 0;
+
+/// Version of the calling convention of host kernels:
+///   void kernel(const uint64_t *args, int64_t begin, int64_t end)
+/// args[i] is the address of a buffer, the address of a table of addresses (a
+/// stacked weight), or an int64 scalar, as the kernel's signature says; the
+/// call does the work items begin <= i < end of the launch's grid.
+constexpr int64_t hostKernelAbi = 1;
+
+/// Tokens in one page of the cache.
+constexpr int64_t pageTokens = 64;
+
+/// The machine that the kernels were generated for.
+struct Target {
+  std::string name;                  ///< "host"
+  std::string cpu;                   ///< "x86-64-v3"
+  std::vector<std::string> features; ///< CPU features needed, "avx2", "fma"...
+  int64_t kernelAbi = hostKernelAbi;
+};
+
+/// What the runtime must know of the model.
+struct Model {
+  std::string architecture;
+  int64_t vocabSize = 0;
+  int64_t layers = 0;
+  int64_t hiddenSize = 0;
+  int64_t maxPositions = 0;
+  std::optional<int64_t> bosToken;
+  std::vector<int64_t> eosTokens;
+};
+
+/// Where weight bytes come from.
+struct CheckpointFile {
+  std::string name; ///< relative to the checkpoint's folder
+  uint64_t size = 0;
+  uint64_t headerBytes = 0;
+  uint64_t headerHash = 0; ///< FNV-1a 64 of the first headerBytes bytes
+};
+struct Checkpoint {
+  enum class Kind {
+    None,       ///< compiled with --no-weights: the plan cannot be run
+    Safetensors,
+    Synthetic   ///< a function of name, index and seed (docs/synthetic.md)
+  };
+  Kind kind = Kind::None;
+  std::string folder; ///< Safetensors: absolute path when compiled
+  std::vector<CheckpointFile> files;
+  int64_t seed = 0; ///< Synthetic
+};
+
+/// One checkpoint tensor inside a weight buffer.
+struct TensorSource {
+  std::string tensor;  ///< Hugging Face name without "language_model."
+  uint32_t file = 0;   ///< Safetensors: index into Checkpoint::files
+  uint64_t offset = 0; ///< Safetensors: bytes from the start of the file
+};
+
+/// A weight: constant device memory. With `stacked`, the first dimension counts
+/// tensors (experts), `sources` has one for each, and a kernel receives a table
+/// of addresses; otherwise there is exactly one source.
+struct Weight {
+  std::string name;
+  Format format = Format::F32;
+  std::vector<int64_t> shape;
+  bool stacked = false;
+  std::vector<TensorSource> sources;
+};
+
+/// A paged cache, [capacity, pageTokens, width] of `format`. One page number
+/// names the same page in every cache.
+struct Cache {
+  std::string name;
+  Format format = Format::F32;
+  int64_t width = 0; ///< values of one token
+};
+
+/// Scratch memory of a program, at a fixed offset of its arena.
+struct Workspace {
+  std::string name;
+  Format format = Format::F32;
+  std::vector<Expr> shape;
+  uint64_t offset = 0; ///< bytes; a multiple of 64
+};
+
+/// The closed set of step inputs and outputs.
+enum class Port {
+  Ids,       ///< i32 [tokens]: token ids
+  Positions, ///< i32 [tokens]: position in its sequence, from 0
+  Sequence,  ///< i32 [tokens]: row of the page table
+  PageTable, ///< i32 [sequences, pages]: page numbers, in order
+  Outputs,   ///< i32 [outputs]: tokens whose logits are wanted
+  Logits     ///< f32 [outputs, vocab]: the result
+};
+constexpr size_t portCount = 6;
+std::string_view portName(Port port);
+
+enum class Access { Read, Write, ReadWrite };
+
+/// One parameter of a kernel, checked against what a launch passes.
+struct Parameter {
+  enum class Kind { Buffer, Table, Scalar };
+  Kind kind = Kind::Buffer;
+  Format format = Format::F32;  ///< Buffer, Table
+  Access access = Access::Read; ///< Buffer
+};
+
+struct Kernel {
+  std::string name; ///< symbol in the library
+  std::vector<Parameter> parameters;
+};
+
+/// What a launch passes for one parameter.
+struct WeightRef { uint32_t index; };
+struct CacheRef { uint32_t index; };
+struct WorkspaceRef { uint32_t index; };
+struct Argument {
+  std::variant<WeightRef, CacheRef, WorkspaceRef, Port, Expr> value;
+};
+
+/// Runs work items 0 <= i < grid of a kernel. A launch begins when the one
+/// before it has ended.
+struct Launch {
+  uint32_t kernel = 0;
+  Expr grid;
+  std::vector<Argument> arguments;
+  std::string origin; ///< what it computes, for errors: "layers.3.q_b_proj"
+};
+
+/// The launches of one step, for steps within the bucket's bounds.
+struct Program {
+  std::string name;
+  int64_t maxTokens = 0;
+  int64_t maxSequences = 0;
+  int64_t maxOutputs = 0;
+  uint64_t workspaceBytes = 0; ///< size of the arena at the bounds
+  std::vector<Workspace> workspaces;
+  std::vector<Launch> launches;
+};
+
+struct Plan {
+  std::string producer; ///< "mla 0.1.0"
+  Target target;
+  Model model;
+  Checkpoint checkpoint;
+  std::string library; ///< file name of the kernels, inside the plan's folder
+  uint64_t libraryHash = 0; ///< FNV-1a 64 of its bytes
+  std::vector<std::string> tokenizerFiles; ///< copied into the plan's folder
+  std::vector<Weight> weights;
+  std::vector<Cache> caches;
+  std::vector<Kernel> kernels;
+  std::vector<Program> programs; ///< ascending maxTokens
+  int64_t maxPages = 0; ///< bound of the symbol `pages`: pages of the longest
+                        ///< sequence
+};
+
+/// Bytes of a buffer of `shape` at the given symbol values.
+Result<uint64_t> bufferBytes(Format format, const std::vector<Expr> &shape,
+                             const SymbolValues &symbols);
+
+/// The symbol values at the bounds of `program`.
+SymbolValues bounds(const Plan &plan, const Program &program);
+
+/// Everything that must hold of a plan apart from its files: references in
+/// range, launches that match signatures, workspaces that lie inside the arena
+/// and that do not overlap while both are live, nothing read before it is
+/// written, sizes that do not overflow. Called by write() and read().
+Status verify(const Plan &plan);
+
+/// Writes plan.json into `folder`, which exists and holds the other files.
+Status write(const Plan &plan, const std::filesystem::path &folder);
+
+/// Reads and verifies `folder`/plan.json and checks that the files it names
+/// exist inside the folder (no absolute paths, no "..", no symbolic link out).
+/// Any corruption ends in an error that names file, place, expected and found.
+Result<Plan> read(const std::filesystem::path &folder);
+
+/// As read(), from text; for tests. Files are not looked at.
+Result<Plan> parse(std::string_view json, const std::string &name);
+/// The text that write() writes.
+std::string print(const Plan &plan);
+
+} // namespace mla::plan
+
+#endif // MLA_PLAN_PLAN_H
