@@ -39,8 +39,8 @@ if(MLA_BUILD_COMPILER)
   separate_arguments(MLA_LLVM_DEFINITIONS NATIVE_COMMAND ${LLVM_DEFINITIONS})
 endif()
 
-include_directories(${CMAKE_SOURCE_DIR}/include ${CMAKE_BINARY_DIR}/include
-                    ${CMAKE_SOURCE_DIR})
+include_directories(${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include
+                    ${PROJECT_SOURCE_DIR})
 
 # mla_library(NAME sources... [LINK libs...]): a static library of ours that
 # knows neither MLIR nor LLVM.

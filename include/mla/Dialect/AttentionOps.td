@@ -1,0 +1,115 @@
+//===- AttentionOps.td - attention, plain and latent ----------*- tablegen -*-===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_DIALECT_ATTENTIONOPS_TD
+#define MLA_DIALECT_ATTENTIONOPS_TD
+
+include "mla/Dialect/MLABase.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+def MLA_AttentionOp : MLA_Op<"attention", [Pure]> {
+  let summary = "Attention over expanded keys and values";
+  let description = [{
+    For each token and head: scores over the tokens of its sequence up to its
+    own position, `scale * (q_nope . k_nope + q_rope . k_rope)`, softmax in
+    f32, weighted sum of the values. With `selected`, only the positions listed
+    in the token's row take part (entries below 0 are none).
+
+    - C1: a row of `q` is `heads` * (`nope` + `rope`) values.
+    - C2: `cache` is expanded, `heads` * (`nope` + `v`) + `rope` wide.
+    - C3: a row of the result is `heads` * `v` values.
+
+    Lowers to: host `attention`.
+  }];
+  let arguments = (ins MLA_Rows:$q, MLA_Cache:$cache, MLA_Batch:$batch, Optional<MLA_IndexRows>:$selected,
+                       I64Attr:$heads, I64Attr:$nope, I64Attr:$rope, I64Attr:$v, F64Attr:$scale);
+  let results = (outs MLA_Rows:$result);
+  let assemblyFormat = "$q `,` $cache `,` $batch (`selected` $selected^)? attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def MLA_AbsorbQueryOp : MLA_Op<"absorb_query", [Pure]> {
+  let summary = "Takes queries into the latent space";
+  let description = [{
+    Applies the key half of kv_b to the query instead of to every cached
+    latent (reassociation; the matrices are not multiplied together), and
+    rotates the rotary part. For each head:
+    `result = [q_nope * kv_b[head's nope rows] | rotated q_rope]`.
+
+    - C1: `kv_b` has rank 2 and `heads` * (`nope` + `v`) rows.
+    - C2: a row of `q` is `heads` * (`nope` + width of `rotary`) values.
+    - C3: a row of the result is `heads` * (columns of `kv_b` + width of
+      `rotary`) values.
+
+    Lowers to: host `absorb_query`.
+  }];
+  let arguments = (ins MLA_Rows:$q, MLA_Weight:$kv_b, MLA_Rows:$rotary,
+                       I64Attr:$heads, I64Attr:$nope, I64Attr:$v, BoolAttr:$interleaved);
+  let results = (outs MLA_Rows:$result);
+  let assemblyFormat = "$q `,` $kv_b `,` $rotary attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def MLA_LatentAttentionOp : MLA_Op<"latent_attention", [Pure]> {
+  let summary = "Attention over the latent cache";
+  let description = [{
+    For each token and head: scores `scale * (q . row)` over the rows of its
+    sequence up to its own position, softmax in f32, weighted sum of the first
+    `kv_lora` values of the rows. With `selected`, only the positions listed in
+    the token's row take part (entries below 0 are none).
+
+    - C1: `cache` is latent and wider than `kv_lora`.
+    - C2: a row of `q` is `heads` times the width of `cache`.
+    - C3: a row of the result is `heads` * `kv_lora` values.
+
+    Lowers to: host `latent_attention`.
+  }];
+  let arguments = (ins MLA_Rows:$q, MLA_Cache:$cache, MLA_Batch:$batch, Optional<MLA_IndexRows>:$selected,
+                       I64Attr:$heads, I64Attr:$kv_lora, F64Attr:$scale);
+  let results = (outs MLA_Rows:$result);
+  let assemblyFormat = "$q `,` $cache `,` $batch (`selected` $selected^)? attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def MLA_ExpandValueOp : MLA_Op<"expand_value", [Pure]> {
+  let summary = "Takes attention outputs out of the latent space";
+  let description = [{
+    Applies the value half of kv_b to the output instead of to every cached
+    latent. For each head: `result = kv_b[head's v rows] * x`.
+
+    - C1: `kv_b` has rank 2 and `heads` * (`nope` + `v`) rows.
+    - C2: a row of `x` is `heads` times the columns of `kv_b`.
+    - C3: a row of the result is `heads` * `v` values.
+
+    Lowers to: host `expand_value`.
+  }];
+  let arguments = (ins MLA_Rows:$x, MLA_Weight:$kv_b, I64Attr:$heads, I64Attr:$nope, I64Attr:$v);
+  let results = (outs MLA_Rows:$result);
+  let assemblyFormat = "$x `,` $kv_b attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def MLA_IndexerOp : MLA_Op<"indexer", [Pure]> {
+  let summary = "Chooses the positions that sparse attention looks at";
+  let description = [{
+    The lightning indexer of DeepSeek-V3.2 and GLM-5. For each token t and each
+    position s up to its own: `score = scale * sum_h weights[t, h] *
+    relu(q[t, h] . key[s])`; the result is the positions of the best `topk`
+    scores (ties: lower position), all of them if there are no more, then -1.
+
+    - C1: `cache` is an index cache; a row of `q` is `heads` times its width.
+    - C2: a row of `weights` is `heads` values.
+    - C3: `topk` is positive and the width of the result.
+
+    Lowers to: host `indexer`.
+  }];
+  let arguments = (ins MLA_Rows:$q, MLA_Rows:$weights, MLA_Cache:$cache, MLA_Batch:$batch,
+                       I64Attr:$heads, I64Attr:$topk, F64Attr:$scale);
+  let results = (outs MLA_IndexRows:$result);
+  let assemblyFormat = "$q `,` $weights `,` $cache `,` $batch attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+#endif // MLA_DIALECT_ATTENTIONOPS_TD

@@ -1,0 +1,39 @@
+//===- MLA.h - the mla dialect ----------------------------------*- C++ -*-===//
+//
+// Part of mla. Types, attributes and ops; see docs/generated/dialect.md.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_DIALECT_MLA_H
+#define MLA_DIALECT_MLA_H
+
+#include "mla/Support/Format.h"
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/IR/BuiltinAttributes.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/IR/OpImplementation.h"
+#include "mlir/IR/RegionKindInterface.h"
+#include "mlir/IR/SymbolTable.h"
+#include "mlir/Interfaces/InferTypeOpInterface.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+namespace mla {
+/// True if `type` is `rank` dimensions with only the first (tokens) dynamic.
+bool isRows(mlir::RankedTensorType type, int64_t rank);
+/// The width of rows, N of tensor<?xNxf32>.
+inline int64_t rowWidth(mlir::Value rows) {
+  return llvm::cast<mlir::RankedTensorType>(rows.getType()).getDimSize(1);
+}
+} // namespace mla
+
+#include "mla/Dialect/MLADialect.h.inc"
+#include "mla/Dialect/MLAEnums.h.inc"
+#define GET_ATTRDEF_CLASSES
+#include "mla/Dialect/MLAAttrs.h.inc"
+#define GET_TYPEDEF_CLASSES
+#include "mla/Dialect/MLATypes.h.inc"
+#define GET_OP_CLASSES
+#include "mla/Dialect/MLAOps.h.inc"
+
+#endif // MLA_DIALECT_MLA_H

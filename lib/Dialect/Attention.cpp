@@ -1,0 +1,85 @@
+//===- Attention.cpp - attention, plain and latent ------------------------===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#include "Verify.h"
+
+using namespace mlir;
+using namespace mla;
+
+static LogicalResult verifyKind(Operation *op, StringRef label, Value cache,
+                                CacheKind kind) {
+  auto type = cast<CacheType>(cache.getType());
+  if (type.getKind() == kind)
+    return success();
+  return op->emitOpError() << label << ": expected a cache of kind "
+                           << stringifyCacheKind(kind) << ", found " << type;
+}
+
+LogicalResult AttentionOp::verify() {
+  int64_t heads = getHeads(), nope = getNope(), rope = getRope(), v = getV();
+  if (failed(expectSize(*this, "C1", "a q row", heads * (nope + rope),
+                        rowWidth(getQ()))) ||
+      failed(verifyKind(*this, "C2", getCache(), CacheKind::Expanded)) ||
+      failed(expectSize(*this, "C2", "a cache width", heads * (nope + v) + rope,
+                        cast<CacheType>(getCache().getType()).getWidth())))
+    return failure();
+  return expectSize(*this, "C3", "a result row", heads * v,
+                    rowWidth(getResult()));
+}
+
+LogicalResult AbsorbQueryOp::verify() {
+  int64_t heads = getHeads(), nope = getNope(), v = getV();
+  int64_t rope = rowWidth(getRotary());
+  if (failed(expectRank(*this, "C1", "kv_b", getKvB(), 2)) ||
+      failed(expectSize(*this, "C1", "kv_b rows", heads * (nope + v),
+                        dim(getKvB(), 0))) ||
+      failed(expectSize(*this, "C2", "a q row", heads * (nope + rope),
+                        rowWidth(getQ()))))
+    return failure();
+  return expectSize(*this, "C3", "a result row",
+                    heads * (dim(getKvB(), 1) + rope), rowWidth(getResult()));
+}
+
+LogicalResult LatentAttentionOp::verify() {
+  int64_t heads = getHeads(), kvLora = getKvLora();
+  int64_t width = cast<CacheType>(getCache().getType()).getWidth();
+  if (failed(verifyKind(*this, "C1", getCache(), CacheKind::Latent)))
+    return failure();
+  if (width <= kvLora)
+    return emitOpError("C1: expected a cache wider than kv_lora ")
+           << kvLora << ", found " << width;
+  if (failed(expectSize(*this, "C2", "a q row", heads * width,
+                        rowWidth(getQ()))))
+    return failure();
+  return expectSize(*this, "C3", "a result row", heads * kvLora,
+                    rowWidth(getResult()));
+}
+
+LogicalResult ExpandValueOp::verify() {
+  int64_t heads = getHeads(), nope = getNope(), v = getV();
+  if (failed(expectRank(*this, "C1", "kv_b", getKvB(), 2)) ||
+      failed(expectSize(*this, "C1", "kv_b rows", heads * (nope + v),
+                        dim(getKvB(), 0))) ||
+      failed(expectSize(*this, "C2", "an x row", heads * dim(getKvB(), 1),
+                        rowWidth(getX()))))
+    return failure();
+  return expectSize(*this, "C3", "a result row", heads * v,
+                    rowWidth(getResult()));
+}
+
+LogicalResult IndexerOp::verify() {
+  int64_t heads = getHeads();
+  if (failed(verifyKind(*this, "C1", getCache(), CacheKind::Index)) ||
+      failed(expectSize(
+          *this, "C1", "a q row",
+          heads * cast<CacheType>(getCache().getType()).getWidth(),
+          rowWidth(getQ()))) ||
+      failed(expectSize(*this, "C2", "a weights row", heads,
+                        rowWidth(getWeights()))) ||
+      failed(expectAtLeast(*this, "C3", "a topk", 1, getTopk())))
+    return failure();
+  return expectSize(*this, "C3", "a result row", getTopk(),
+                    rowWidth(getResult()));
+}

@@ -1,0 +1,75 @@
+//===- Launch.cpp - kernels over buffers ----------------------------------===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#include "Verify.h"
+#include "mla/Plan/Plan.h"
+#include "mlir/IR/BuiltinOps.h"
+
+using namespace mlir;
+using namespace mla;
+
+LogicalResult ProgramOp::verify() {
+  int64_t tokens = getMaxTokens();
+  if (failed(expectAtLeast(*this, "C1", "max_tokens", 1, tokens)) ||
+      failed(expectAtLeast(*this, "C1", "max_sequences", 1,
+                           getMaxSequences())) ||
+      failed(expectAtLeast(*this, "C1", "max_outputs", 1, getMaxOutputs())))
+    return failure();
+  int64_t larger = std::max<int64_t>(getMaxSequences(), getMaxOutputs());
+  if (larger > tokens)
+    return emitOpError("C1: expected max_sequences and max_outputs of at most ")
+           << tokens << ", found " << larger;
+  for (Operation &op : getBody().front())
+    if (!isa<PortOp, WorkspaceOp, GetWeightOp, GetCacheOp, LaunchOp>(op))
+      return op.emitOpError("C2: does not belong into a mla.program");
+  return success();
+}
+
+LogicalResult PortOp::verify() {
+  for (size_t i = 0; i < plan::portCount; ++i)
+    if (getName() == StringRef(plan::portName(static_cast<plan::Port>(i))))
+      return success();
+  return emitOpError("C1: expected a port of the plan, found ")
+         << getNameAttr();
+}
+
+LogicalResult WorkspaceOp::verify() {
+  if (auto offset = getOffset(); offset && (int64_t(*offset) < 0 || *offset % 64))
+    return emitOpError("C1: expected an offset that is a multiple of 64, found ")
+           << int64_t(*offset);
+  return success();
+}
+
+LogicalResult LaunchOp::verify() {
+  SmallVector<StringRef> texts{getGrid()};
+  for (Attribute scalar : getScalars())
+    texts.push_back(cast<StringAttr>(scalar).getValue());
+  for (StringRef text : texts)
+    if (auto expr = plan::Expr::parse(std::string_view(text)); !expr.ok())
+      return emitOpError("C3: ") << expr.status().message();
+  return success();
+}
+
+LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto program = (*this)->getParentOfType<ProgramOp>();
+  Operation *root = program ? program->getParentOp() : nullptr;
+  auto kernels = root ? symbols.lookupSymbolIn<ModuleOp>(
+                            root, StringAttr::get(getContext(), "kernels"))
+                      : ModuleOp();
+  Operation *kernel =
+      kernels ? symbols.lookupSymbolIn(kernels, getKernelAttr().getAttr())
+              : nullptr;
+  auto access =
+      kernel ? kernel->getAttrOfType<ArrayAttr>("mla.access") : ArrayAttr();
+  if (!access)
+    return emitOpError("C1: no kernel named ")
+           << getKernelAttr() << " in the module @kernels";
+  if (failed(expectSize(*this, "C2", "a number of operands", access.size(),
+                        getOperands().size())))
+    return failure();
+  auto scalars = kernel->getAttrOfType<IntegerAttr>("mla.scalars");
+  return expectSize(*this, "C2", "a number of scalars",
+                    scalars ? scalars.getInt() : 0, getScalars().size());
+}
