@@ -1,0 +1,228 @@
+//===- Passes.td - the passes over the mla dialect ------------*- tablegen -*-===//
+//
+// Part of mla. In pipeline order: a stage, then the pass that verifies it.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_TRANSFORMS_PASSES_TD
+#define MLA_TRANSFORMS_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+//===----------------------------------------------------------------------===//
+// Import
+//===----------------------------------------------------------------------===//
+
+def VerifyImportedPass : Pass<"mla-verify-imported", "::mlir::ModuleOp"> {
+  let summary = "Checks what the front end promises";
+  let description = [{
+    The module holds only functions, the declarations of weights and caches,
+    and plain `mla` ops, one for each Hugging Face module; every
+    `mla.get_weight` and `mla.get_cache` names a declaration of its type.
+
+    An op that only a later stage makes (`mla.latent_attention`, `mla.moe`,
+    `mla.launch`, ...) or one of a foreign dialect is an error, as is a
+    `lowering` that is already chosen. Changes nothing.
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// Fuse
+//===----------------------------------------------------------------------===//
+
+def FuseAttentionPass : Pass<"mla-fuse-attention", "::mlir::ModuleOp"> {
+  let summary = "Attends over cached latents instead of expanded keys and values";
+  let description = [{
+    Rewrites the plain chain of a layer so that the cache holds a token's
+    latent (kv_lora + rope values) instead of the keys and values of every head.
+    kv_b moves from the cached rows to the query and to the output of the
+    attention by reassociation; matrices are never multiplied together, which
+    would make them larger. The linears that read the same rows as kv_a (q_a or
+    q_proj, and the indexer's wk and weights_proj) become one.
+
+    Before:
+    ```mlir
+    %q    = mla.linear %x, %q_proj
+    %kva  = mla.linear %x, %kv_a
+    %c, %kr = mla.split %kva
+    %cn   = mla.rms_norm %c, %norm {eps = 1.0e-6}
+    %kv   = mla.linear %cn, %kv_b
+    %qr   = mla.rope %q, %cs {head_dim = 12, interleaved = true, offset = 8}
+    %krr  = mla.rope %kr, %cs {head_dim = 4, interleaved = true, offset = 0}
+    %new  = mla.cache_write %cache, %batch, %kv, %krr
+    %o    = mla.attention %qr, %new, %batch {heads = 2, nope = 8, rope = 4, v = 8, scale = 0.3}
+    ```
+    After (types left out):
+    ```mlir
+    %q, %kva = mla.joined_linear %x, %q_proj, %kv_a
+    %new  = mla.latent_cache_write %kva, %norm, %cs, %cache, %batch {eps = 1.0e-6, interleaved = true}
+    %ql   = mla.absorb_query %q, %kv_b, %cs {heads = 2, interleaved = true, nope = 8, v = 8}
+    %ol   = mla.latent_attention %ql, %new, %batch {heads = 2, kv_lora = 16, scale = 0.3}
+    %o    = mla.expand_value %ol, %kv_b {heads = 2, nope = 8, v = 8}
+    ```
+    The declared `mla.cache` and its `mla.get_cache` change from expanded to
+    latent; the storage format stays.
+
+    Leaves alone, with a remark that says why, an attention whose cache or
+    expanded rows have other users (their values would be lost), whose latent
+    is not normed, whose queries and keys are rotated differently, or whose
+    shapes do not fit. Any other op of the chain that has other users is kept
+    for them. Linears of other rows are not joined.
+  }];
+  let dependentDialects = ["::mla::MLADialect"];
+  let statistics = [
+    Statistic<"numFused", "attentions-fused", "Attentions taken into the latent space">,
+    Statistic<"numKept", "attentions-kept", "Attentions left expanded">,
+    Statistic<"numJoined", "linears-joined", "Linears that became part of a joined one">
+  ];
+}
+
+def FuseMLPPass : Pass<"mla-fuse-mlp", "::mlir::ModuleOp"> {
+  let summary = "Makes one op of the two linears and the activation of an MLP";
+  let description = [{
+    Before:
+    ```mlir
+    %g = mla.linear %x, %gate
+    %u = mla.linear %x, %up
+    %s = mla.swiglu %g, %u
+    ```
+    After:
+    ```mlir
+    %s = mla.gated_linear %x, %gate, %up
+    ```
+    so that the two inner rows never reach memory. The two weights may differ
+    in format.
+
+    Leaves alone an activation whose operands are not both linears of the same
+    rows, and one whose linears have other users, as the fused op would compute
+    them twice.
+  }];
+  let dependentDialects = ["::mla::MLADialect"];
+  let statistics = [Statistic<"numFused", "mlps-fused", "Activations fused with their linears">];
+}
+
+def FuseMoEPass : Pass<"mla-fuse-moe", "::mlir::ModuleOp"> {
+  let summary = "Makes one op of router, experts and shared expert";
+  let description = [{
+    Runs after `mla-fuse-mlp`, which makes the shared expert's gated linear.
+
+    Before:
+    ```mlir
+    %l = mla.linear %x, %router
+    %i, %w = mla.route %l bias %bias #mla.routing<...>
+    %e = mla.experts %x, %i, %w, %gate, %up, %down
+    %s = mla.gated_linear %x, %sgate, %sup
+    %d = mla.linear %s, %sdown
+    %m = mla.add %e, %d
+    ```
+    After:
+    ```mlir
+    %m = mla.moe %x, %router bias %bias experts %gate, %up, %down shared %sgate, %sup, %sdown #mla.routing<...>
+    ```
+    Without a shared expert the last three ops are absent.
+
+    Leaves alone, with a remark that says why, experts whose indices and
+    weights do not come from one router over the same rows, or whose router's
+    values have other users. A shared expert that reads other rows or whose
+    values have other users stays outside of the `mla.moe`.
+  }];
+  let dependentDialects = ["::mla::MLADialect"];
+  let statistics = [
+    Statistic<"numFused", "moes-fused", "Routers fused with their experts">,
+    Statistic<"numShared", "shared-experts-fused", "Shared experts fused with them">,
+    Statistic<"numKept", "experts-kept", "Experts left apart from their router">
+  ];
+}
+
+def VerifyFusedPass : Pass<"mla-verify-fused", "::mlir::ModuleOp"> {
+  let summary = "Checks that nothing is left that the fusions claim to fuse";
+  let description = [{
+    No cache is expanded, no activation could be an `mla.gated_linear`, and no
+    experts and router could be an `mla.moe`. Changes nothing.
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// Select
+//===----------------------------------------------------------------------===//
+
+def SelectLoweringPass : Pass<"mla-select-lowering", "::mlir::ModuleOp"> {
+  let summary = "Chooses how each op is lowered";
+  let description = [{
+    Gives each tensor-level op the attribute `lowering`, the name of a row of
+    the target's table (lib/Target): the first of the op's candidates that does
+    not refuse it.
+
+    Before: `mla.linear %x, %w : ...`
+    After: `mla.linear %x, %w {lowering = "host.linear"} : ...`
+
+    An op that every candidate refuses, or for which there is none, is an error
+    that lists each candidate with its reason; all ops are looked at before the
+    pass fails. Declarations and `mla.get_weight`, `mla.get_cache` have nothing
+    to lower and are left alone. An earlier choice is replaced.
+  }];
+  let options = [
+    Option<"target", "target", "std::string", "\"host\"", "Name of a target of lib/Target">
+  ];
+  let statistics = [Statistic<"numSelected", "ops-selected", "Ops with a lowering">];
+}
+
+def VerifySelectedPass : Pass<"mla-verify-selected", "::mlir::ModuleOp"> {
+  let summary = "Checks that each op has one known lowering";
+  let description = [{
+    Each tensor-level op has an attribute `lowering` that names a row of a
+    target's table that is made for this op and does not refuse it. Changes
+    nothing.
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// Lower
+//===----------------------------------------------------------------------===//
+
+def PlanMemoryPass : Pass<"mla-plan-memory", "::mla::ProgramOp"> {
+  let summary = "Gives each workspace of a program a place in one arena";
+  let description = [{
+    A workspace is live from the first to the last launch that has it as
+    operand; launches run one after another, so two workspaces may share memory
+    if no launch lies in both lives. Sizes are those at the program's bounds
+    (`tokens` = max_tokens, ..., `pages` = the option max-pages), rounded up to
+    64 bytes. The largest workspace is placed first, each into the smallest gap
+    that holds it. Sets `workspace_bytes` of the program.
+
+    Before:
+    ```mlir
+    mla.program @step attributes {max_outputs = 1 : i64, max_sequences = 1 : i64, max_tokens = 4 : i64} {
+      %a = mla.workspace : !mla.buffer<["tokens", "16"], f32>
+    ```
+    After:
+    ```mlir
+    mla.program @step attributes {max_outputs = 1 : i64, max_sequences = 1 : i64, max_tokens = 4 : i64, workspace_bytes = 256 : i64} {
+      %a = mla.workspace at 0 : !mla.buffer<["tokens", "16"], f32>
+    ```
+    A workspace that no launch uses is removed. A shape that needs `capacity`
+    is refused: it is known only where the plan is loaded. Weights, caches and
+    ports are not in the arena.
+  }];
+  let options = [
+    Option<"maxPages", "max-pages", "int64_t", "1", "Pages of the longest sequence, the bound of the symbol `pages`">
+  ];
+  let statistics = [
+    Statistic<"numWorkspaces", "workspaces", "Workspaces placed">,
+    Statistic<"arenaBytes", "arena-bytes", "Size of the arenas">,
+    Statistic<"sumBytes", "sum-bytes", "Size that the workspaces would have side by side">
+  ];
+}
+
+def VerifyLoweredPass : Pass<"mla-verify-lowered", "::mlir::ModuleOp"> {
+  let summary = "Checks that only launches and kernels are left";
+  let description = [{
+    The module holds programs, the declarations of weights and caches, and the
+    module `@kernels`, in which there is no `mla` op. With `planned`, each
+    workspace has its place inside the arena of its program. Changes nothing.
+  }];
+  let options = [
+    Option<"planned", "planned", "bool", "false", "Also check that `mla-plan-memory` has run">
+  ];
+}
+
+#endif // MLA_TRANSFORMS_PASSES_TD
