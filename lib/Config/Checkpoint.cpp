@@ -1,0 +1,275 @@
+//===- Checkpoint.cpp - the shards of a model folder ----------------------===//
+//
+// Part of mla. Faults of all shards are collected, so that a user who has to
+// download files again learns of all of them at once.
+//
+//===----------------------------------------------------------------------===//
+#include "mla/Config/Checkpoint.h"
+#include "mla/Support/Json.h"
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fcntl.h>
+#include <map>
+#include <set>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace mla {
+namespace fs = std::filesystem;
+
+namespace {
+/// The limit of the safetensors library. A length above it is garbage.
+constexpr uint64_t maxHeaderBytes = 100'000'000;
+constexpr std::string_view textPrefix = "language_model.";
+constexpr const char *indexName = "model.safetensors.index.json";
+
+/// Collects messages, one a line, up to a number that fits a terminal.
+class Faults {
+public:
+  void add(const std::string &message) {
+    if (++count <= 32)
+      text += (text.empty() ? "" : "\n") + message;
+  }
+  bool any() const { return count != 0; }
+  Status status() const {
+    if (count == 0)
+      return {};
+    return invalid(count <= 32 ? text
+                               : text + "\n(and " + std::to_string(count - 32) +
+                                     " more)");
+  }
+
+private:
+  size_t count = 0;
+  std::string text;
+};
+
+class FileDescriptor {
+public:
+  explicit FileDescriptor(const fs::path &path)
+      : fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  FileDescriptor(const FileDescriptor &) = delete;
+  ~FileDescriptor() {
+    if (fd >= 0)
+      ::close(fd);
+  }
+  const int fd;
+};
+
+Status readAt(int fd, char *to, size_t bytes, uint64_t offset,
+              const std::string &name) {
+  while (bytes > 0) {
+    ssize_t got = ::pread(fd, to, bytes, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return ioError(name + ": cannot be read: " + std::strerror(errno));
+    if (got == 0)
+      return ioError(name + ": ended while it was read");
+    to += got;
+    bytes -= static_cast<size_t>(got);
+    offset += static_cast<uint64_t>(got);
+  }
+  return {};
+}
+
+/// Reads the header of one shard. `name` is the path, for messages.
+Result<std::vector<TensorInfo>> readShard(const fs::path &path,
+                                          CheckpointFile &shard) {
+  std::string name = path.string();
+  FileDescriptor file(path);
+  struct stat info = {};
+  if (file.fd < 0 || ::fstat(file.fd, &info) != 0)
+    return ioError(name + ": cannot be opened: " + std::strerror(errno));
+  if (!S_ISREG(info.st_mode))
+    return invalid(name + ": expected a file, found something else");
+  shard.size = static_cast<uint64_t>(info.st_size);
+  if (shard.size < 8)
+    return invalid(name + ": expected a safetensors file, found " +
+                   std::to_string(shard.size) + " bytes");
+  unsigned char prefix[8];
+  MLA_RETURN_IF_ERROR(
+      readAt(file.fd, reinterpret_cast<char *>(prefix), 8, 0, name));
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i)
+    length = length << 8 | prefix[i];
+  if (length > maxHeaderBytes)
+    return invalid(name + ": expected a header of at most " +
+                   std::to_string(maxHeaderBytes) + " bytes, found " +
+                   std::to_string(length) + " (no safetensors file?)");
+  if (length > shard.size - 8)
+    return invalid(name + ": expected a header of " + std::to_string(length) +
+                   " bytes, found a file of " + std::to_string(shard.size) +
+                   " (cut off?)");
+  shard.headerBytes = 8 + length;
+  std::string header(shard.headerBytes, '\0');
+  MLA_RETURN_IF_ERROR(readAt(file.fd, header.data(), header.size(), 0, name));
+  shard.headerHash = fnv1a64(header);
+  return parseSafetensorsHeader(std::string_view(header).substr(8),
+                                shard.headerBytes, shard.size, name);
+}
+
+/// The names of all *.safetensors entries, sorted.
+Result<std::vector<std::string>> listShards(const fs::path &folder) {
+  std::vector<std::string> names;
+  std::error_code ec;
+  fs::directory_iterator it(folder, ec), end;
+  for (; !ec && it != end; it.increment(ec))
+    if (it->path().extension() == ".safetensors")
+      names.push_back(it->path().filename().string());
+  if (ec == std::errc::no_such_file_or_directory)
+    return notFound(folder.string() + ": no such folder");
+  if (ec)
+    return ioError(folder.string() + ": " + ec.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// "model-00002-of-00163.safetensors": what stands around the number.
+struct SeriesName {
+  std::string before, after; ///< "model-", "-of-00163.safetensors"
+  size_t number = 0, total = 0, digits = 0;
+};
+
+std::optional<SeriesName> parseSeries(const std::string &name) {
+  size_t of = name.rfind("-of-");
+  size_t dot = name.rfind(".safetensors");
+  if (of == std::string::npos || dot == std::string::npos || dot < of + 5)
+    return std::nullopt;
+  size_t dash = of == 0 ? std::string::npos : name.rfind('-', of - 1);
+  size_t first = dash == std::string::npos ? 0 : dash + 1;
+  SeriesName out;
+  auto number = [&](size_t from, size_t to, size_t &value) {
+    auto r = std::from_chars(name.data() + from, name.data() + to, value);
+    return to > from && r.ec == std::errc() && r.ptr == name.data() + to;
+  };
+  if (!number(first, of, out.number) || !number(of + 4, dot, out.total) ||
+      out.total > 100'000)
+    return std::nullopt;
+  out.before = name.substr(0, first);
+  out.after = name.substr(of);
+  out.digits = of - first;
+  return out;
+}
+
+/// A folder without an index still says how many shards it should have.
+void findGapsInSeries(const std::vector<std::string> &names,
+                      std::set<std::string> &missing) {
+  std::set<std::string> have(names.begin(), names.end()), done;
+  for (const std::string &name : names) {
+    std::optional<SeriesName> series = parseSeries(name);
+    if (!series || !done.insert(series->before + series->after).second)
+      continue;
+    for (size_t i = 1; i <= series->total; ++i) {
+      std::string digits = std::to_string(i);
+      if (digits.size() < series->digits)
+        digits.insert(0, series->digits - digits.size(), '0');
+      std::string expected = series->before + digits + series->after;
+      if (!have.count(expected))
+        missing.insert(expected);
+    }
+  }
+}
+
+/// weight_map of the index: tensor to shard. Empty if there is no index.
+Result<std::map<std::string, std::string>> readIndex(const fs::path &folder) {
+  std::map<std::string, std::string> map;
+  fs::path path = folder / indexName;
+  std::error_code ec;
+  if (!fs::exists(path, ec))
+    return map;
+  MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> document,
+                       JsonDocument::parseFile(path));
+  for (const auto &[tensor, file] : document->root()["weight_map"].members()) {
+    std::string name = file.string();
+    // Also keeps the loader inside the folder.
+    if (file.isString() &&
+        (name.empty() || name.find('/') != std::string::npos ||
+         fs::path(name).extension() != ".safetensors"))
+      file.fail("the name of a .safetensors file in the same folder");
+    map.emplace(tensor, std::move(name));
+  }
+  MLA_RETURN_IF_ERROR(document->status());
+  return map;
+}
+
+std::string withoutPrefix(const std::string &name) {
+  return name.compare(0, textPrefix.size(), textPrefix) == 0
+             ? name.substr(textPrefix.size())
+             : name;
+}
+} // namespace
+
+Result<Checkpoint> Checkpoint::open(const fs::path &folder) {
+  Checkpoint out;
+  out.root = folder;
+  MLA_ASSIGN_OR_RETURN(std::vector<std::string> names, listShards(folder));
+  MLA_ASSIGN_OR_RETURN(auto index, readIndex(folder));
+
+  std::set<std::string> missing;
+  for (const auto &[tensor, file] : index)
+    if (!std::binary_search(names.begin(), names.end(), file))
+      missing.insert(file);
+  findGapsInSeries(names, missing);
+  Faults faults;
+  if (!missing.empty()) {
+    std::string list;
+    for (const std::string &name : missing)
+      list += (list.empty() ? "" : ", ") + name;
+    faults.add(folder.string() + ": " + std::to_string(missing.size()) +
+               (missing.size() == 1 ? " shard is missing: "
+                                    : " shards are missing: ") +
+               list);
+  } else if (names.empty()) {
+    return notFound(folder.string() + ": no *.safetensors file");
+  }
+
+  for (const std::string &name : names) {
+    CheckpointFile shard;
+    shard.name = name;
+    Result<std::vector<TensorInfo>> tensors = readShard(folder / name, shard);
+    if (!tensors.ok()) {
+      faults.add(tensors.status().message());
+      continue;
+    }
+    uint32_t file = static_cast<uint32_t>(out.shards.size());
+    out.shards.push_back(std::move(shard));
+    for (TensorInfo &tensor : *tensors) {
+      tensor.file = file;
+      auto [at, fresh] = out.byName.emplace(
+          withoutPrefix(tensor.name), static_cast<uint32_t>(out.all.size()));
+      if (!fresh) {
+        const TensorInfo &other = out.all[at->second];
+        faults.add(folder.string() + ": tensor " + tensor.name + " of " + name +
+                   " is also in " + out.shards[other.file].name +
+                   (other.name == tensor.name ? "" : " as " + other.name));
+      }
+      out.all.push_back(std::move(tensor));
+    }
+  }
+
+  // What the index says must be true, though it need not say everything. If a
+  // shard could not be read, that is the fault to report.
+  if (!faults.any())
+    for (const auto &[tensor, file] : index) {
+      auto at = out.byName.find(withoutPrefix(tensor));
+      std::string where =
+          at == out.byName.end()
+              ? "nowhere"
+              : "in " + out.shards[out.all[at->second].file].name;
+      if (where != "in " + file)
+        faults.add((folder / indexName).string() + ": expected tensor " +
+                   tensor + " in " + file + ", found it " + where);
+    }
+  MLA_RETURN_IF_ERROR(faults.status());
+  return out;
+}
+
+const TensorInfo *Checkpoint::find(const std::string &name) const {
+  auto at = byName.find(name);
+  return at == byName.end() ? nullptr : &all[at->second];
+}
+
+} // namespace mla

@@ -1,0 +1,376 @@
+//===- ModelConfig.cpp - from config.json to ModelConfig ------------------===//
+//
+// Part of mla. Reads the keys in the order in which the structure holds them.
+// All mistakes of all files are collected; nothing is returned if there is one.
+//
+//===----------------------------------------------------------------------===//
+#include "mla/Config/ModelConfig.h"
+#include "Reader.h"
+#include <algorithm>
+#include <cmath>
+
+namespace mla {
+using namespace config;
+
+double ModelConfig::softmaxScale() const {
+  return rope.softmaxFactor() / std::sqrt(double(qkHeadDim()));
+}
+
+namespace {
+constexpr uint64_t maxConfigBytes = uint64_t(64) << 20;
+
+//===----------------------------------------------------------------------===//
+// Architecture
+//===----------------------------------------------------------------------===//
+
+/// The one name in "architectures", "" if the key is absent or null.
+std::string readArchitectureName(const JsonValue &owner) {
+  JsonValue list = owner["architectures"];
+  if (!list.present())
+    return "";
+  if (!list.isArray() || list.size() != 1) {
+    list.fail("a list of one architecture");
+    return "";
+  }
+  return list.at(0).string();
+}
+
+/// Null if the architecture is none of ours; the error is recorded.
+const ArchitectureInfo *readArchitecture(ConfigReader &reader,
+                                         ModelConfig &config) {
+  config.architectureName = readArchitectureName(reader.text);
+  if (JsonValue type = reader["model_type"]; type.present())
+    config.modelType = type.string();
+  const ArchitectureInfo *byType = findModelType(config.modelType);
+  if (config.architectureName.empty()) {
+    // A nested text model may leave it to its type.
+    if (byType)
+      config.architectureName = byType->name;
+    else if (reader["architectures"].present())
+      reader["architectures"].fail("an architecture");
+    else
+      reader["architectures"].fail("one of " + supportedArchitectures());
+    return byType;
+  }
+  const ArchitectureInfo *info = findArchitecture(config.architectureName);
+  JsonValue name = reader["architectures"].at(0);
+  if (!info)
+    reader.refuse(name, "unsupported architecture (" + name.describe() +
+                            ", supported: " + supportedArchitectures() + ")");
+  else if (byType && byType != info)
+    reader["model_type"].failWith("contradicts architectures: " +
+                                  reader["model_type"].describe() + " and " +
+                                  name.describe());
+  return info;
+}
+
+/// What differs in meaning from what this build computes must not be there.
+void readFixedKeys(ConfigReader &reader) {
+  if (JsonValue act = reader["hidden_act"];
+      act.present() && act.string() != "silu")
+    reader.refuse(act, "unsupported activation (" + act.describe() +
+                           ", supported: silu)");
+  for (std::string_view key : {"attention_bias", "mlp_bias"})
+    if (JsonValue bias = reader[key]; bias.present() && bias.boolean())
+      reader.refuse(bias, "unsupported " + std::string(key) +
+                              " (true, supported: false)");
+  if (JsonValue freq = reader["moe_layer_freq"];
+      freq.present() && freq.integer(1, maxLayers) != 1)
+    reader.refuse(freq, "unsupported moe_layer_freq (" + freq.describe() +
+                            ", supported: 1)");
+}
+
+Format readDtype(ConfigReader &reader) {
+  JsonValue v = reader.inherited("dtype");
+  if (!v.present())
+    v = reader.inherited("torch_dtype");
+  if (!v.present())
+    return Format::BF16;
+  std::string name = v.string();
+  if (name.rfind("torch.", 0) == 0)
+    name.erase(0, 6);
+  if (name == "bfloat16")
+    return Format::BF16;
+  if (name == "float16")
+    return Format::F16;
+  if (name == "float32")
+    return Format::F32;
+  if (v.isString())
+    reader.refuse(v, "unsupported dtype (" + v.describe() +
+                         ", supported: bfloat16, float16, float32)");
+  return Format::BF16;
+}
+
+//===----------------------------------------------------------------------===//
+// Attention and experts
+//===----------------------------------------------------------------------===//
+
+void readAttention(ConfigReader &reader, ModelConfig &config) {
+  config.heads = reader.dim("num_attention_heads", 1 << 16);
+  // Null means a plain q_proj; absent means that the file is incomplete.
+  JsonValue qLora = reader["q_lora_rank"];
+  if (qLora.absent())
+    qLora.fail("an integer or null");
+  else if (qLora.present())
+    config.qLoraRank = qLora.integer(1, maxDim);
+  config.kvLoraRank = reader.dim("kv_lora_rank", 1 << 20);
+  config.qkNopeHeadDim = reader.dim("qk_nope_head_dim", 1 << 16);
+  config.qkRopeHeadDim = reader.dim("qk_rope_head_dim", 1 << 16);
+  config.vHeadDim = reader.dim("v_head_dim", 1 << 16);
+}
+
+/// n_routed_experts under the three names that transformers accepts.
+int64_t readExpertCount(ConfigReader &reader) {
+  JsonValue main = reader["n_routed_experts"];
+  JsonValue chosen = main;
+  for (std::string_view key : {"num_experts", "num_local_experts"}) {
+    JsonValue other = reader[key];
+    if (!other.present())
+      continue;
+    if (!chosen.present())
+      chosen = other;
+    else if (chosen.isInteger() && other.isInteger() &&
+             chosen.dump() != other.dump())
+      other.failWith("contradicts " + chosen.pointer() + ": " +
+                     other.describe() + " and " + chosen.describe());
+  }
+  return chosen.integer(1, maxExperts);
+}
+
+void readRouter(ConfigReader &reader, const ArchitectureInfo &info,
+                MoeConfig &moe) {
+  moe.scoring = info.scoring;
+  if (JsonValue scoring = reader["scoring_func"];
+      scoring.present() && scoring.string() != scoringName(info.scoring))
+    reader.refuse(scoring, "unsupported scoring_func for this architecture (" +
+                               scoring.describe() + ", supported: " +
+                               std::string(scoringName(info.scoring)) + ")");
+  moe.method = info.method;
+  bool v2 = info.architecture == Architecture::DeepseekV2;
+  if (JsonValue method = reader["topk_method"]; method.present()) {
+    std::string name = method.string();
+    if (v2 && name == "group_limited_greedy")
+      moe.method = TopkMethod::GroupLimitedGreedy;
+    else if (name != topkMethodName(info.method))
+      reader.refuse(method,
+                    "unsupported topk_method for this architecture (" +
+                        method.describe() + ", supported: " +
+                        std::string(topkMethodName(info.method)) +
+                        (v2 ? ", group_limited_greedy)" : ")"));
+  }
+  // Plain top-k knows no groups, and may say so with null.
+  if (moe.method != TopkMethod::Greedy) {
+    moe.groups = reader.dim("n_group", maxExperts);
+    moe.topkGroups = reader.dim("topk_group", maxExperts);
+  }
+  moe.normalizeTopk = reader["norm_topk_prob"].boolean();
+  // DeepSeek's code and transformers disagree about the scale then.
+  if (v2 && moe.normalizeTopk)
+    reader.refuse(reader["norm_topk_prob"],
+                  "unsupported norm_topk_prob for this architecture (true, "
+                  "supported: false)");
+  moe.routedScale = reader.positive(reader["routed_scaling_factor"], 1.0);
+}
+
+void readExperts(ConfigReader &reader, const ArchitectureInfo &info,
+                 MoeConfig &moe) {
+  moe.experts = readExpertCount(reader);
+  moe.topk = reader.dim("num_experts_per_tok", maxExperts);
+  JsonValue shared = reader["n_shared_experts"];
+  if (shared.absent())
+    shared.fail("an integer or null");
+  else if (shared.present())
+    moe.sharedExperts = shared.integer(0, maxExperts);
+  moe.intermediateSize = reader.dim("moe_intermediate_size");
+  readRouter(reader, info, moe);
+}
+
+//===----------------------------------------------------------------------===//
+// Tokens
+//===----------------------------------------------------------------------===//
+
+/// Appends the ids of an eos_token_id (one, a list, or null) not yet in `out`.
+void appendTokens(const JsonValue &v, std::vector<int64_t> &out) {
+  auto append = [&](const JsonValue &id) {
+    int64_t token = id.integer(0, maxDim);
+    if (std::find(out.begin(), out.end(), token) == out.end())
+      out.push_back(token);
+  };
+  if (!v.present())
+    return;
+  if (v.isArray()) {
+    for (const JsonValue &id : v.elements())
+      append(id);
+  } else if (v.isInteger()) {
+    append(v);
+  } else {
+    v.fail("a token id, a list of them or null");
+  }
+}
+
+/// -1 is an old way to say none.
+std::optional<int64_t> readToken(const JsonValue &v) {
+  if (!v.present() || (v.isInteger() && v.integer(-1, maxDim) == -1))
+    return std::nullopt;
+  return v.integer(0, maxDim);
+}
+
+void readTokens(ConfigReader &reader, JsonDocument *generation,
+                ModelConfig &config) {
+  config.bosToken = readToken(reader.inherited("bos_token_id"));
+  config.padToken = readToken(reader.inherited("pad_token_id"));
+  JsonValue inner = reader.text["eos_token_id"];
+  JsonValue outer = reader.outer["eos_token_id"];
+  appendTokens(inner, config.eosTokens);
+  if (reader.outer.pointer() != reader.text.pointer())
+    appendTokens(outer, config.eosTokens);
+  bool stated = !inner.absent() || !outer.absent();
+  if (generation) {
+    JsonValue more = generation->root()["eos_token_id"];
+    appendTokens(more, config.eosTokens);
+    stated |= !more.absent();
+  }
+  // A model that never stops is not what an incomplete file asks for.
+  if (!stated)
+    inner.fail("a token id, a list of them or null");
+}
+
+//===----------------------------------------------------------------------===//
+// Quantization
+//===----------------------------------------------------------------------===//
+
+/// Two places that describe the quantization must agree.
+QuantizationConfig merge(QuantizationConfig a, QuantizationConfig b,
+                         const JsonValue &at) {
+  if (a.source.empty())
+    return b;
+  if (b.source.empty())
+    return a;
+  std::string difference = quantizationDifference(a, b);
+  if (!difference.empty())
+    at.failWith("contradicts " + b.source + ": " + difference);
+  a.source += " and " + b.source;
+  return a;
+}
+
+QuantizationConfig readAllQuantization(ConfigReader &reader,
+                                       JsonDocument *sidecar) {
+  JsonValue inner = reader.text["quantization_config"];
+  QuantizationConfig out = readQuantization(reader, inner);
+  if (reader.outer.pointer() != reader.text.pointer()) {
+    JsonValue outer = reader.outer["quantization_config"];
+    out = merge(out, readQuantization(reader, outer), inner);
+    if (!inner.present())
+      inner = outer;
+  }
+  if (sidecar && !sidecar->failed())
+    out = merge(out, readSidecar(reader, sidecar->root()), inner);
+  return out;
+}
+
+/// The parsed file beside config.json, or nothing if there is none.
+Result<std::unique_ptr<JsonDocument>>
+parseBeside(const std::filesystem::path &config, const char *name) {
+  std::filesystem::path path = config.parent_path() / name;
+  std::error_code ec;
+  if (!std::filesystem::exists(path, ec))
+    return std::unique_ptr<JsonDocument>();
+  MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> document,
+                       JsonDocument::parseFile(path, maxConfigBytes));
+  if (!document->root().isObject())
+    document->root().fail("an object");
+  return document;
+}
+
+//===----------------------------------------------------------------------===//
+// The whole
+//===----------------------------------------------------------------------===//
+
+void readKeys(ConfigReader &reader, const ArchitectureInfo &info,
+              ModelConfig &config) {
+  config.architecture = info.architecture;
+  readFixedKeys(reader);
+  config.hiddenSize = reader.dim("hidden_size");
+  config.layers = reader.dim("num_hidden_layers", maxLayers);
+  config.vocabSize = reader.dim("vocab_size");
+  config.maxPositions = reader.dim("max_position_embeddings", maxPositionCount);
+  JsonValue eps = reader["rms_norm_eps"];
+  config.rmsNormEps = reader.positive(eps, 1e-6);
+  if (config.rmsNormEps >= 1.0)
+    eps.fail("a number below 1");
+  if (JsonValue tie = reader.inherited("tie_word_embeddings"); tie.present())
+    config.tieWordEmbeddings = tie.boolean();
+  config.dtype = readDtype(reader);
+
+  readAttention(reader, config);
+  config.rope = readRope(reader, info);
+  config.intermediateSize = reader.dim("intermediate_size");
+  readExperts(reader, info, config.moe);
+  // Without a number of layers, lists of one entry a layer tell nothing.
+  if (reader["num_hidden_layers"].isInteger()) {
+    config.moeLayer = readMoeLayers(reader, config.layers);
+    config.indexer = readIndexer(reader, info, config.layers);
+  }
+  if (JsonValue nextn = reader["num_nextn_predict_layers"]; nextn.present())
+    config.nextnLayers = nextn.integer(0, maxLayers);
+}
+
+/// The errors of all documents in one Status.
+Status combine(const ConfigReader &reader,
+               std::initializer_list<const JsonDocument *> documents) {
+  std::string text;
+  for (const JsonDocument *document : documents)
+    if (document && document->failed())
+      text += (text.empty() ? "" : "\n") + document->status().message();
+  if (text.empty())
+    return {};
+  size_t errors = 1 + static_cast<size_t>(
+                          std::count(text.begin(), text.end(), '\n'));
+  // Only if nothing else is wrong is the file right and this build at fault.
+  return Status(reader.refusals >= errors ? StatusCode::Unsupported
+                                          : StatusCode::Invalid,
+                std::move(text));
+}
+} // namespace
+
+Result<ModelConfig> ModelConfig::read(const std::filesystem::path &path) {
+  std::error_code ec;
+  ModelConfig config;
+  config.file = std::filesystem::is_directory(path, ec) ? path / "config.json"
+                                                        : path;
+  MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> main,
+                       JsonDocument::parseFile(config.file, maxConfigBytes));
+  MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> sidecar,
+                       parseBeside(config.file, "hf_quant_config.json"));
+  MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> generation,
+                       parseBeside(config.file, "generation_config.json"));
+
+  JsonValue outer = main->root();
+  if (!outer.isObject())
+    outer.fail("an object");
+  JsonValue nested = outer["text_config"];
+  if (nested.present() && !nested.isObject())
+    nested.fail("an object");
+  bool isNested = nested.isObject();
+  ConfigReader reader(outer, isNested ? nested : outer);
+  if (isNested)
+    config.outerArchitecture = readArchitectureName(outer);
+
+  const ArchitectureInfo *info = nullptr;
+  if (outer.isObject())
+    info = readArchitecture(reader, config);
+  // The keys of another architecture mean nothing to us.
+  if (info) {
+    readKeys(reader, *info, config);
+    readTokens(reader, generation.get(), config);
+    config.quantization = readAllQuantization(reader, sidecar.get());
+    // Values that were replaced by neutral ones would give false alarms.
+    if (!main->failed())
+      validate(reader, config);
+  }
+  MLA_RETURN_IF_ERROR(
+      combine(reader, {main.get(), sidecar.get(), generation.get()}));
+  return config;
+}
+
+} // namespace mla
