@@ -10,7 +10,8 @@
 //   capacity   pages of the whole cache, fixed when the plan is loaded
 //
 // Syntax: integers, symbols, + - * ceildiv(a, b) min(a, b) max(a, b), and
-// parentheses; "min(tokens * 8, 384) * 16". All values are int64; overflow and
+// parentheses; "min(tokens * 8, 384) * 16". An integer may be negative ("-1").
+// At most 256 terms, nested at most 32 deep. All values are int64; overflow and
 // division by less than one are errors, never wrapped.
 //
 //===----------------------------------------------------------------------===//
@@ -48,6 +49,10 @@ public:
   Result<int64_t> evaluate(const SymbolValues &symbols) const;
   bool isConstant() const;
   bool uses(Symbol symbol) const;
+  /// Whether it can only grow when symbols grow from 1: it is a constant, or
+  /// has no subtraction, no negative constant and no symbol in a divisor. The
+  /// dimensions of workspaces must, so that what fits at the bounds fits always.
+  bool isMonotone() const;
   /// Canonical text; parse(str()) is the same expression.
   std::string str() const;
   bool operator==(const Expr &other) const { return str() == other.str(); }

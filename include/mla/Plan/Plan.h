@@ -174,16 +174,21 @@ struct Plan {
   std::vector<Weight> weights;
   std::vector<Cache> caches;
   std::vector<Kernel> kernels;
-  std::vector<Program> programs; ///< ascending maxTokens
+  /// Ascending maxTokens, then maxSequences, then maxOutputs, so that the first
+  /// program that a step fits is the smallest.
+  std::vector<Program> programs;
   int64_t maxPages = 0; ///< bound of the symbol `pages`: pages of the longest
                         ///< sequence
 };
 
-/// Bytes of a buffer of `shape` at the given symbol values.
+/// Bytes of a buffer of `shape` at the given symbol values. Unsupported for the
+/// formats that need scales beside them: 1.0 can describe weights in them, not
+/// size them.
 Result<uint64_t> bufferBytes(Format format, const std::vector<Expr> &shape,
                              const SymbolValues &symbols);
 
-/// The symbol values at the bounds of `program`.
+/// The symbol values at the bounds of `program`. `capacity` has no bound in a
+/// program; here it is enough pages for every sequence at its longest.
 SymbolValues bounds(const Plan &plan, const Program &program);
 
 /// Everything that must hold of a plan apart from its files: references in
@@ -192,11 +197,15 @@ SymbolValues bounds(const Plan &plan, const Program &program);
 /// written, sizes that do not overflow. Called by write() and read().
 Status verify(const Plan &plan);
 
+/// FNV-1a 64 of the bytes of a file, for Plan::libraryHash.
+Result<uint64_t> hashFile(const std::filesystem::path &file);
+
 /// Writes plan.json into `folder`, which exists and holds the other files.
 Status write(const Plan &plan, const std::filesystem::path &folder);
 
 /// Reads and verifies `folder`/plan.json and checks that the files it names
-/// exist inside the folder (no absolute paths, no "..", no symbolic link out).
+/// exist inside the folder (no absolute paths, no "..", no symbolic link out)
+/// and that the library has its hash.
 /// Any corruption ends in an error that names file, place, expected and found.
 Result<Plan> read(const std::filesystem::path &folder);
 

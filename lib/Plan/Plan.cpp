@@ -1,0 +1,78 @@
+//===- Plan.cpp - names, sizes and bounds ---------------------------------===//
+//
+// Part of mla. The small functions over the structure that both sides use.
+//
+//===----------------------------------------------------------------------===//
+#include "mla/Plan/Plan.h"
+#include "Internal.h"
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+namespace mla::plan {
+
+std::string_view portName(Port port) {
+  constexpr std::array<std::string_view, portCount> names = {
+      "ids", "positions", "sequence", "page_table", "outputs", "logits"};
+  size_t i = static_cast<size_t>(port);
+  return i < portCount ? names[i] : "unknown";
+}
+
+Result<uint64_t> bufferBytes(Format format, const std::vector<Expr> &shape,
+                             const SymbolValues &symbols) {
+  std::optional<uint64_t> element = elementBytes(format);
+  if (!element)
+    return unsupported("a buffer of format " + std::string(formatName(format)) +
+                       " has no size in plan format " +
+                       std::to_string(formatMajor) + "." +
+                       std::to_string(formatMinor));
+  uint64_t bytes = *element;
+  for (const Expr &dimension : shape) {
+    MLA_ASSIGN_OR_RETURN(int64_t n, dimension.evaluate(symbols));
+    if (n < 0)
+      return invalid("expected a dimension of at least 0, found " +
+                     dimension.str() + " = " + std::to_string(n));
+    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(n), &bytes))
+      return invalid("the size of a buffer overflows 64 bits");
+  }
+  return bytes;
+}
+
+SymbolValues bounds(const Plan &plan, const Program &program) {
+  SymbolValues values;
+  values[Symbol::Tokens] = program.maxTokens;
+  values[Symbol::Sequences] = program.maxSequences;
+  values[Symbol::Outputs] = program.maxOutputs;
+  values[Symbol::Pages] = plan.maxPages;
+  int64_t capacity = 0;
+  if (__builtin_mul_overflow(program.maxSequences, plan.maxPages, &capacity))
+    capacity = detail::maxCapacity;
+  values[Symbol::Capacity] = std::min(capacity, detail::maxCapacity);
+  return values;
+}
+
+Status verify(const Plan &plan) { return detail::verify(plan, ""); }
+
+Result<uint64_t> hashFile(const std::filesystem::path &file) {
+  // In pieces: kernels of a large model need not fit memory twice.
+  std::ifstream in(file, std::ios::binary);
+  if (!in)
+    return ioError(file.string() +
+                   ": cannot be opened: " + std::strerror(errno));
+  uint64_t hash = 0xcbf29ce484222325u;
+  std::array<char, 65536> piece;
+  while (in) {
+    in.read(piece.data(), piece.size());
+    for (std::streamsize i = 0, n = in.gcount(); i < n; ++i) {
+      hash ^= static_cast<unsigned char>(piece[static_cast<size_t>(i)]);
+      hash *= 0x100000001b3u;
+    }
+  }
+  if (in.bad())
+    return ioError(file.string() + ": cannot be read");
+  return hash;
+}
+
+} // namespace mla::plan

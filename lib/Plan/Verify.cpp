@@ -1,0 +1,255 @@
+//===- Verify.cpp - checks of a plan, outside its programs ----------------===//
+//
+// Part of mla. docs/plan-format.md lists the rules; the programs' are in
+// VerifyProgram.cpp.
+//
+//===----------------------------------------------------------------------===//
+#include "Verifier.h"
+
+namespace mla::plan::detail {
+
+Status verify(const Plan &plan, const std::string &file) {
+  return Verifier(plan, file).run();
+}
+
+Status Verifier::run() {
+  text(plan.producer, "/producer");
+  target();
+  model();
+  checkpoint();
+  files();
+  weights();
+  caches();
+  kernels();
+  programs();
+  return count ? invalid(std::move(messages)) : Status();
+}
+
+void Verifier::fail(const std::string &at, const std::string &message) {
+  constexpr size_t limit = 16; // One mistake often causes many.
+  if (++count > limit)
+    return;
+  if (count > 1)
+    messages += "\n";
+  messages += (file.empty() ? "" : file + ": ") + "at " + at + ": " + message;
+}
+
+void Verifier::uniqueName(const std::string &name, const std::string &at,
+                          std::unordered_set<std::string_view> &seen) {
+  if (!isName(name))
+    fail(at, "expected a name of 1 to 255 printable ASCII characters without "
+             "spaces, found " +
+                 quote(name));
+  else if (!seen.insert(name).second)
+    fail(at, "expected a name that is not taken, found " + quote(name) +
+                 " a second time");
+}
+
+void Verifier::text(const std::string &value, const std::string &at) {
+  if (!isText(value))
+    fail(at, "expected at most " + std::to_string(maxTextBytes) +
+                 " bytes of UTF-8 without control characters, found " +
+                 quote(value));
+}
+
+void Verifier::range(int64_t value, int64_t low, int64_t high,
+                     const std::string &at) {
+  if (value < low || value > high)
+    fail(at, "expected an integer from " + std::to_string(low) + " to " +
+                 std::to_string(high) + ", found " + std::to_string(value));
+}
+
+void Verifier::target() {
+  const Target &t = plan.target;
+  if (!isName(t.name))
+    fail("/target/name",
+         "expected the name of a target, found " + quote(t.name));
+  text(t.cpu, "/target/cpu");
+  for (size_t i = 0; i < t.features.size(); ++i)
+    if (!isName(t.features[i]))
+      fail("/target/features/" + std::to_string(i),
+           "expected the name of a CPU feature, found " + quote(t.features[i]));
+  if (t.kernelAbi != hostKernelAbi)
+    fail("/target/kernel_abi",
+         "expected kernel ABI " + std::to_string(hostKernelAbi) + ", found " +
+             std::to_string(t.kernelAbi) + ": compile the plan anew");
+}
+
+void Verifier::model() {
+  const Model &m = plan.model;
+  text(m.architecture, "/model/architecture");
+  range(m.vocabSize, 1, maxStep, "/model/vocab_size");
+  range(m.layers, 1, maxStep, "/model/layers");
+  range(m.hiddenSize, 1, maxStep, "/model/hidden_size");
+  range(m.maxPositions, 1, maxStep, "/model/max_positions");
+  if (m.vocabSize < 1)
+    return; // The ranges below would be empty.
+  if (m.bosToken)
+    range(*m.bosToken, 0, m.vocabSize - 1, "/model/bos_token");
+  for (size_t i = 0; i < m.eosTokens.size(); ++i)
+    range(m.eosTokens[i], 0, m.vocabSize - 1,
+          "/model/eos_tokens/" + std::to_string(i));
+}
+
+void Verifier::checkpoint() {
+  const Checkpoint &c = plan.checkpoint;
+  if (c.kind != Checkpoint::Kind::Safetensors) {
+    // plan.json has no place for these, so they would be lost.
+    if (!c.folder.empty() || !c.files.empty())
+      fail("/checkpoint", "expected neither folder nor files in a checkpoint "
+                          "of kind " +
+                              std::string(checkpointKindName(c.kind)));
+  }
+  if (c.kind == Checkpoint::Kind::Synthetic)
+    range(c.seed, 0, static_cast<int64_t>(maxInteger), "/checkpoint/seed");
+  else if (c.seed != 0)
+    fail("/checkpoint", "expected no seed in a checkpoint of kind " +
+                            std::string(checkpointKindName(c.kind)));
+  if (c.kind != Checkpoint::Kind::Safetensors)
+    return;
+
+  if (!isText(c.folder) || !std::filesystem::path(c.folder).is_absolute())
+    fail("/checkpoint/folder",
+         "expected an absolute path, found " + quote(c.folder));
+  std::unordered_set<std::string_view> seen;
+  for (size_t i = 0; i < c.files.size(); ++i) {
+    const CheckpointFile &f = c.files[i];
+    std::string at = "/checkpoint/files/" + std::to_string(i);
+    if (!isPlainFileName(f.name))
+      fail(at + "/name", "expected a plain file name, found " + quote(f.name));
+    else if (!seen.insert(f.name).second)
+      fail(at + "/name", "expected a name that is not taken, found " +
+                             quote(f.name) + " a second time");
+    if (f.size > maxInteger)
+      fail(at + "/size",
+           "expected less than 2^53 bytes, found " + std::to_string(f.size));
+    if (f.headerBytes < 8 || f.headerBytes > f.size)
+      fail(at + "/header_bytes", "expected from 8 to the file's " +
+                                     std::to_string(f.size) + " bytes, found " +
+                                     std::to_string(f.headerBytes));
+  }
+}
+
+void Verifier::files() {
+  std::unordered_set<std::string_view> seen = {planFile};
+  auto check = [&](const std::string &name, const std::string &at) {
+    if (!isPlainFileName(name))
+      fail(at, "expected a plain file name, found " + quote(name));
+    else if (!seen.insert(name).second)
+      fail(at, "expected a name that is not taken, found " + quote(name) +
+                   " a second time");
+  };
+  check(plan.library, "/library/file");
+  for (size_t i = 0; i < plan.tokenizerFiles.size(); ++i)
+    check(plan.tokenizerFiles[i], "/tokenizer/" + std::to_string(i));
+}
+
+void Verifier::weights() {
+  std::unordered_set<std::string_view> seen;
+  uint64_t sources = 0;
+  for (size_t i = 0; i < plan.weights.size(); ++i) {
+    uniqueName(plan.weights[i].name, "/weights/" + std::to_string(i) + "/name",
+               seen);
+    sources += plan.weights[i].sources.size();
+    weight(i);
+  }
+  if (sources > maxSources)
+    fail("/weights", "expected at most " + std::to_string(maxSources) +
+                         " checkpoint tensors, found " +
+                         std::to_string(sources));
+}
+
+void Verifier::weight(size_t index) {
+  const Weight &w = plan.weights[index];
+  std::string at = "/weights/" + std::to_string(index);
+  if (w.shape.size() > maxRank || (w.stacked && w.shape.empty()))
+    return fail(at + "/shape",
+                "expected from " + std::to_string(w.stacked ? 1 : 0) + " to " +
+                    std::to_string(maxRank) + " dimensions, found " +
+                    std::to_string(w.shape.size()));
+  // Elements of all, and of one source.
+  uint64_t total = 1, each = 1;
+  bool overflow = false;
+  for (size_t i = 0; i < w.shape.size(); ++i) {
+    if (w.shape[i] < 1 || w.shape[i] > static_cast<int64_t>(maxInteger))
+      return range(w.shape[i], 1, static_cast<int64_t>(maxInteger),
+                   at + "/shape/" + std::to_string(i));
+    uint64_t n = static_cast<uint64_t>(w.shape[i]);
+    overflow |= __builtin_mul_overflow(total, n, &total);
+    if (!w.stacked || i > 0)
+      overflow |= __builtin_mul_overflow(each, n, &each);
+  }
+  uint64_t element = elementBytes(w.format).value_or(1), bytes = 0;
+  if (overflow || __builtin_mul_overflow(total, element, &bytes) ||
+      bytes > maxInteger)
+    return fail(at + "/shape", "expected less than 2^53 bytes, found more");
+
+  uint64_t wanted = w.stacked ? static_cast<uint64_t>(w.shape[0]) : 1;
+  if (w.sources.size() != wanted)
+    return fail(at, "expected " + std::to_string(wanted) +
+                        " checkpoint tensors for " + quote(w.name) +
+                        ", found " + std::to_string(w.sources.size()));
+  std::optional<uint64_t> eachBytes;
+  if (elementBytes(w.format))
+    eachBytes = each * element;
+  for (size_t i = 0; i < w.sources.size(); ++i)
+    source(w, w.sources[i], eachBytes,
+           at + (w.stacked ? "/stacked" : "") +
+               (w.stacked ? " (tensor " + std::to_string(i) + ")" : ""));
+}
+
+void Verifier::source(const Weight &weight, const TensorSource &source,
+                      std::optional<uint64_t> bytes, const std::string &at) {
+  if (!isName(source.tensor))
+    return fail(at,
+                "expected the name of a tensor, found " + quote(source.tensor));
+  if (plan.checkpoint.kind != Checkpoint::Kind::Safetensors) {
+    if (source.file != 0 || source.offset != 0)
+      fail(at, "expected neither file nor offset in a checkpoint of kind " +
+                   std::string(checkpointKindName(plan.checkpoint.kind)));
+    return;
+  }
+  const std::vector<CheckpointFile> &files = plan.checkpoint.files;
+  if (source.file >= files.size())
+    return fail(at, "expected a file from 0 to " +
+                        std::to_string(files.size()) + " (exclusive), found " +
+                        std::to_string(source.file));
+  const CheckpointFile &f = files[source.file];
+  // Formats with scales beside them have no size here: only the begin counts.
+  uint64_t needed = bytes.value_or(1);
+  if (source.offset < f.headerBytes || source.offset > f.size ||
+      needed > f.size - source.offset)
+    fail(at, "expected tensor " + quote(source.tensor) + " between bytes " +
+                 std::to_string(f.headerBytes) + " and " +
+                 std::to_string(f.size) + " of " + quote(f.name) +
+                 ", found offset " + std::to_string(source.offset) + " and " +
+                 std::to_string(needed) + " bytes");
+}
+
+void Verifier::caches() {
+  std::unordered_set<std::string_view> seen;
+  for (size_t i = 0; i < plan.caches.size(); ++i) {
+    const Cache &c = plan.caches[i];
+    std::string at = "/caches/" + std::to_string(i);
+    uniqueName(c.name, at + "/name", seen);
+    range(c.width, 1, maxStep, at + "/width");
+    if (!elementBytes(c.format))
+      fail(at + "/format", "expected a format without block scales, found " +
+                               std::string(formatName(c.format)));
+  }
+}
+
+void Verifier::kernels() {
+  std::unordered_set<std::string_view> seen;
+  for (size_t i = 0; i < plan.kernels.size(); ++i) {
+    const std::string &name = plan.kernels[i].name;
+    std::string at = "/kernels/" + std::to_string(i) + "/name";
+    if (!isSymbol(name))
+      fail(at, "expected a C identifier, found " + quote(name));
+    else if (!seen.insert(name).second)
+      fail(at, "expected a name that is not taken, found " + quote(name) +
+                   " a second time");
+  }
+}
+
+} // namespace mla::plan::detail
