@@ -1,0 +1,176 @@
+//===- Engine.cpp - a loaded plan that does steps -------------------------===//
+//
+// Part of mla. The half of Engine that runs in every step; see Load.cpp for the
+// other.
+//
+//===----------------------------------------------------------------------===//
+#include "runtime/executor/Engine.h"
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace mla::runtime {
+namespace {
+
+/// True if no value is NaN or infinite: no exponent is all ones.
+bool allFinite(std::span<const float> values) {
+  uint32_t bad = 0;
+  for (const float &value : values) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    bad |= (bits & 0x7F800000) == 0x7F800000 ? 1U : 0U;
+  }
+  return bad == 0;
+}
+
+} // namespace
+
+Result<Logits> Engine::step(std::span<const StepSequence> sequences) {
+  ++steps;
+  std::string context = "step " + std::to_string(steps);
+  if (Status status = checkStep(sequences); !status.ok())
+    return status.withContext(context);
+  std::vector<int64_t> lengths;
+  for (const StepSequence &s : sequences)
+    lengths.push_back(s.sequence->length());
+  Result<Logits> result = runStep(sequences, lengths);
+  if (result.ok())
+    return result;
+  for (size_t i = 0; i < sequences.size(); ++i)
+    sequences[i].sequence->truncate(lengths[i]);
+  return result.status().withContext(context);
+}
+
+Status Engine::checkStep(std::span<const StepSequence> sequences) const {
+  if (sequences.empty())
+    return invalid("a step needs at least one sequence");
+  std::vector<const Sequence *> seen;
+  for (const StepSequence &s : sequences) {
+    if (!s.sequence || s.ids.empty())
+      return invalid("every sequence of a step needs at least one token");
+    seen.push_back(s.sequence);
+    for (int32_t id : s.ids)
+      if (id < 0 || id >= thePlan.model.vocabSize)
+        return invalid("token id " + std::to_string(id) +
+                       " is not in the vocabulary of " +
+                       std::to_string(thePlan.model.vocabSize));
+    auto count = static_cast<int64_t>(s.ids.size());
+    if (count > contextLength() - s.sequence->length())
+      return invalid(
+          "the model's context of " + std::to_string(contextLength()) +
+          " tokens is full: " + std::to_string(s.sequence->length()) +
+          " are used, " + std::to_string(count) + " more do not fit");
+  }
+  std::sort(seen.begin(), seen.end());
+  if (std::adjacent_find(seen.begin(), seen.end()) != seen.end())
+    return invalid("a sequence may appear only once in a step");
+  return {};
+}
+
+Result<Logits> Engine::runStep(std::span<const StepSequence> sequences,
+                               std::span<const int64_t> lengths) {
+  std::vector<SequenceTokens> wanted;
+  for (const StepSequence &s : sequences)
+    wanted.push_back({static_cast<int64_t>(s.ids.size()), s.logits});
+  MLA_ASSIGN_OR_RETURN(std::vector<ProgramRun> runs,
+                       schedule(wanted, thePlan.programs));
+  for (const StepSequence &s : sequences)
+    MLA_RETURN_IF_ERROR(s.sequence->extend(static_cast<int64_t>(s.ids.size())));
+
+  int64_t vocab = thePlan.model.vocabSize;
+  gathered.clear();
+  for (const ProgramRun &run : runs) {
+    MLA_RETURN_IF_ERROR(
+        runProgram(run.program, fillPorts(run, sequences, lengths)));
+    Logits logits(port<const float>(plan::Port::Logits), run.outputs, vocab);
+    MLA_RETURN_IF_ERROR(checkFinite(run, logits, lengths));
+    if (runs.size() == 1)
+      return logits;
+    const float *data = port<const float>(plan::Port::Logits);
+    gathered.insert(gathered.end(), data, data + run.outputs * vocab);
+  }
+  auto rows = static_cast<int64_t>(gathered.size()) / vocab;
+  return Logits(gathered.data(), rows, vocab);
+}
+
+plan::SymbolValues Engine::fillPorts(const ProgramRun &run,
+                                     std::span<const StepSequence> sequences,
+                                     std::span<const int64_t> lengths) {
+  auto *ids = port<int32_t>(plan::Port::Ids);
+  auto *positions = port<int32_t>(plan::Port::Positions);
+  auto *rows = port<int32_t>(plan::Port::Sequence);
+  auto *outputs = port<int32_t>(plan::Port::Outputs);
+  auto *table = port<int32_t>(plan::Port::PageTable);
+
+  // Pages that hold everything up to the last token of the piece.
+  auto pagesOf = [&](const Piece &piece) {
+    int64_t end = lengths[piece.sequence] + piece.begin + piece.tokens;
+    return (end + plan::pageTokens - 1) / plan::pageTokens;
+  };
+  int64_t columns = 1;
+  for (const Piece &piece : run.pieces)
+    columns = std::max(columns, pagesOf(piece));
+
+  int32_t token = 0;
+  int32_t row = 0;
+  for (const Piece &piece : run.pieces) {
+    const StepSequence &s = sequences[piece.sequence];
+    for (int64_t i = 0; i < piece.tokens; ++i, ++token) {
+      ids[token] = s.ids[static_cast<size_t>(piece.begin + i)];
+      positions[token] =
+          static_cast<int32_t>(lengths[piece.sequence] + piece.begin + i);
+      rows[token] = row;
+      if (i >= piece.tokens - piece.outputs)
+        *outputs++ = token;
+    }
+    int32_t *tableRow = table + row * columns;
+    std::span<const int32_t> held =
+        s.sequence->pages().first(static_cast<size_t>(pagesOf(piece)));
+    std::fill(std::copy(held.begin(), held.end(), tableRow), tableRow + columns,
+              0); // Never used; any page number that exists will do.
+    ++row;
+  }
+
+  plan::SymbolValues symbols;
+  symbols[plan::Symbol::Tokens] = run.tokens;
+  symbols[plan::Symbol::Sequences] = row;
+  symbols[plan::Symbol::Outputs] = run.outputs;
+  symbols[plan::Symbol::Pages] = columns;
+  symbols[plan::Symbol::Capacity] = pages->capacity();
+  return symbols;
+}
+
+Status Engine::runProgram(size_t program, const plan::SymbolValues &symbols) {
+  MLA_ASSIGN_OR_RETURN(std::span<const hal::Dispatch> list,
+                       programs[program].prepare(symbols));
+  if (!profiling) {
+    MLA_RETURN_IF_ERROR(device->run(*module, list));
+    return device->synchronize();
+  }
+  ++programCalls[program];
+  for (size_t l = 0; l < list.size(); ++l) {
+    auto start = std::chrono::steady_clock::now();
+    MLA_RETURN_IF_ERROR(device->run(*module, list.subspan(l, 1)));
+    MLA_RETURN_IF_ERROR(device->synchronize());
+    launchSeconds[program][l] +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+            .count();
+  }
+  return {};
+}
+
+Status Engine::checkFinite(const ProgramRun &run, const Logits &logits,
+                           std::span<const int64_t> lengths) const {
+  int64_t row = 0;
+  for (const Piece &piece : run.pieces)
+    for (int64_t i = piece.tokens - piece.outputs; i < piece.tokens; ++i, ++row)
+      if (!allFinite(logits.row(row)))
+        return numericError(
+            "the logits of sequence " + std::to_string(piece.sequence) +
+            " at position " +
+            std::to_string(lengths[piece.sequence] + piece.begin + i) +
+            " have NaN or infinite values");
+  return {};
+}
+
+} // namespace mla::runtime

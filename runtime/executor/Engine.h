@@ -1,0 +1,149 @@
+//===- Engine.h - a loaded plan that does steps -----------------*- C++ -*-===//
+//
+// Part of mla. An engine owns everything that a plan needs in order to run:
+// device, kernels, weights, cache, workspace. A step takes new tokens of some
+// sequences and returns logits; which token comes next is not its business.
+//
+//   Engine::load(folder) -> newSequence() -> step() -> step() -> ...
+//
+// Threads: an engine and its sequences belong to one thread at a time; its
+// worker threads are its own. Different engines are independent. Memory is
+// allocated in load(), a step allocates only its bookkeeping.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_RUNTIME_EXECUTOR_ENGINE_H
+#define MLA_RUNTIME_EXECUTOR_ENGINE_H
+
+#include "mla/Plan/Plan.h"
+#include "runtime/base/ThreadPool.h"
+#include "runtime/cache/PageAllocator.h"
+#include "runtime/executor/BoundProgram.h"
+#include "runtime/executor/Schedule.h"
+#include "runtime/hal/Device.h"
+#include "runtime/weights/WeightStore.h"
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace mla::runtime {
+
+struct EngineOptions {
+  int threads = 0; ///< 0: one for each hardware thread.
+  /// Tokens that the cache holds, over all sequences; rounded up to pages.
+  /// 0: the model's context, but defaultCacheTokens at the most.
+  int64_t cacheTokens = 0;
+  std::filesystem::path
+      checkpoint;        ///< Replaces the plan's folder if not empty.
+  bool progress = false; ///< Show a bar on a terminal while loading.
+  bool profile = false;  ///< Measure every launch; slows steps.
+};
+constexpr int64_t defaultCacheTokens = 32768;
+
+/// The new tokens of one sequence.
+struct StepSequence {
+  Sequence *sequence = nullptr;
+  std::span<const int32_t> ids;
+  LogitsFor logits = LogitsFor::Last;
+};
+
+/// Rows of logits, in the order of sequences and tokens. A view of the engine's
+/// memory, valid until its next step.
+class Logits {
+public:
+  Logits(const float *data, int64_t rows, int64_t vocab)
+      : data(data), rowCount(rows), vocab(vocab) {}
+  int64_t rows() const { return rowCount; }
+  std::span<const float> row(int64_t index) const {
+    return {data + index * vocab, static_cast<size_t>(vocab)};
+  }
+
+private:
+  const float *data;
+  int64_t rowCount;
+  int64_t vocab;
+};
+
+/// Bytes, as reserved; cache and workspace fill physical memory once used.
+struct MemoryUse {
+  uint64_t weights = 0;
+  uint64_t cache = 0;
+  uint64_t workspace = 0;
+  uint64_t ports = 0; ///< Inputs and outputs of a step.
+};
+
+/// What a launch of the plan has cost so far, with EngineOptions::profile.
+struct LaunchCost {
+  std::string kernel;
+  std::string origin;
+  int64_t calls = 0;
+  double seconds = 0;
+};
+
+class Engine {
+public:
+  /// Loads a plan's folder. Everything is checked before memory is taken, and
+  /// after an error nothing stays loaded.
+  static Result<std::unique_ptr<Engine>>
+  load(const std::filesystem::path &folder, const EngineOptions &options);
+
+  const plan::Plan &plan() const { return thePlan; }
+  const WeightStore &weights() const { return *weightStore; }
+  /// For work between steps, such as a benchmark's.
+  ThreadPool &threads() { return *pool; }
+
+  /// An empty sequence; takes pages as it grows.
+  Sequence newSequence() const { return Sequence(pages); }
+
+  /// Appends ids to sequences and computes the logits asked for. The step may
+  /// be of any size: it is cut to what the plan's programs take. On an error
+  /// every sequence has the length it had before. Fails with Invalid (bad ids,
+  /// context full), Exhausted (no cache pages) or Numeric (NaN or infinity
+  /// among the logits asked for).
+  Result<Logits> step(std::span<const StepSequence> sequences);
+
+  /// Tokens that one program takes at most when each is followed by logits.
+  int64_t largestStepWithLogits() const;
+  /// Tokens that one sequence can have, by the model and by the plan.
+  int64_t contextLength() const;
+  int64_t cacheTokens() const;
+  MemoryUse memory() const;
+  /// Empty without EngineOptions::profile.
+  std::vector<LaunchCost> profile() const;
+
+private:
+  Engine() = default;
+  Status allocate(const EngineOptions &options);
+  Status checkStep(std::span<const StepSequence> sequences) const;
+  Result<Logits> runStep(std::span<const StepSequence> sequences,
+                         std::span<const int64_t> lengths);
+  plan::SymbolValues fillPorts(const ProgramRun &run,
+                               std::span<const StepSequence> sequences,
+                               std::span<const int64_t> lengths);
+  Status runProgram(size_t program, const plan::SymbolValues &symbols);
+  Status checkFinite(const ProgramRun &run, const Logits &logits,
+                     std::span<const int64_t> lengths) const;
+  template <typename T> T *port(plan::Port p) {
+    return reinterpret_cast<T *>(ports[static_cast<size_t>(p)]->host().data());
+  }
+
+  // In the order of destruction reversed: what borrows comes last.
+  plan::Plan thePlan;
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<hal::Device> device;
+  std::unique_ptr<hal::Module> module;
+  std::unique_ptr<WeightStore> weightStore;
+  std::shared_ptr<PageAllocator> pages;
+  std::vector<std::unique_ptr<hal::Buffer>> caches;
+  std::unique_ptr<hal::Buffer> workspace;
+  std::array<std::unique_ptr<hal::Buffer>, plan::portCount> ports;
+  std::vector<BoundProgram> programs;
+  std::vector<float> gathered; ///< Logits of a step of several runs.
+  std::vector<std::vector<double>> launchSeconds; ///< By program; profile only.
+  std::vector<int64_t> programCalls;
+  bool profiling = false;
+  int64_t steps = 0;
+};
+
+} // namespace mla::runtime
+
+#endif // MLA_RUNTIME_EXECUTOR_ENGINE_H

@@ -1,0 +1,164 @@
+//===- Load.cpp - from a plan's folder to an engine -----------------------===//
+//
+// Part of mla. The half of Engine that runs once.
+//
+//===----------------------------------------------------------------------===//
+#include "runtime/executor/Engine.h"
+#include "runtime/hal/host/HostDevice.h"
+#include <algorithm>
+#include <limits>
+
+namespace mla::runtime {
+namespace {
+
+/// Bytes of the memory behind `port` in the largest step of any program.
+Result<uint64_t> portBytes(const plan::Plan &plan, plan::Port port) {
+  uint64_t largest = 0;
+  for (const plan::Program &program : plan.programs) {
+    std::vector<plan::Expr> shape;
+    Format format = Format::I32;
+    switch (port) {
+    case plan::Port::Ids:
+    case plan::Port::Positions:
+    case plan::Port::Sequence:
+      shape = {program.maxTokens};
+      break;
+    case plan::Port::PageTable:
+      shape = {program.maxSequences, plan.maxPages};
+      break;
+    case plan::Port::Outputs:
+      shape = {program.maxOutputs};
+      break;
+    case plan::Port::Logits:
+      shape = {program.maxOutputs, plan.model.vocabSize};
+      format = Format::F32;
+      break;
+    }
+    MLA_ASSIGN_OR_RETURN(
+        uint64_t bytes,
+        plan::bufferBytes(format, shape, plan::bounds(plan, program)));
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
+/// Pages of the whole cache.
+Result<int64_t> cachePages(const EngineOptions &options, int64_t context) {
+  if (options.cacheTokens < 0)
+    return invalid("the cache cannot hold " +
+                   std::to_string(options.cacheTokens) + " tokens");
+  int64_t tokens = options.cacheTokens != 0
+                       ? options.cacheTokens
+                       : std::min(context, defaultCacheTokens);
+  int64_t count = tokens / plan::pageTokens + (tokens % plan::pageTokens != 0);
+  if (count > std::numeric_limits<int32_t>::max())
+    return invalid("a cache of " + std::to_string(tokens) +
+                   " tokens has more pages than can be numbered");
+  return std::max<int64_t>(count, 1);
+}
+
+} // namespace
+
+Result<std::unique_ptr<Engine>>
+Engine::load(const std::filesystem::path &folder,
+             const EngineOptions &options) {
+  std::unique_ptr<Engine> engine(new Engine);
+  MLA_ASSIGN_OR_RETURN(engine->thePlan, plan::read(folder));
+  const plan::Plan &plan = engine->thePlan;
+  MLA_ASSIGN_OR_RETURN(engine->pool, ThreadPool::create(options.threads));
+  engine->device = std::make_unique<hal::HostDevice>(*engine->pool);
+  MLA_ASSIGN_OR_RETURN(engine->module, engine->device->load(plan, folder));
+  MLA_ASSIGN_OR_RETURN(
+      engine->weightStore,
+      WeightStore::load(plan, *engine->device, *engine->pool,
+                        {options.checkpoint, options.progress}));
+  MLA_RETURN_IF_ERROR(engine->allocate(options));
+  return engine;
+}
+
+Status Engine::allocate(const EngineOptions &options) {
+  MLA_ASSIGN_OR_RETURN(int64_t capacity, cachePages(options, contextLength()));
+  pages = std::make_shared<PageAllocator>(capacity);
+
+  Addresses addresses;
+  for (size_t w = 0; w < thePlan.weights.size(); ++w)
+    addresses.weights.push_back(
+        weightStore->argument(static_cast<uint32_t>(w)));
+  for (const plan::Cache &cache : thePlan.caches) {
+    MLA_ASSIGN_OR_RETURN(
+        uint64_t bytes,
+        plan::bufferBytes(cache.format,
+                          {capacity, plan::pageTokens, cache.width}, {}));
+    MLA_ASSIGN_OR_RETURN(std::unique_ptr<hal::Buffer> buffer,
+                         device->allocate(bytes, hal::Access::Device,
+                                          "the cache " + cache.name));
+    addresses.caches.push_back(buffer->address());
+    caches.push_back(std::move(buffer));
+  }
+  for (size_t p = 0; p < plan::portCount; ++p) {
+    auto port = static_cast<plan::Port>(p);
+    MLA_ASSIGN_OR_RETURN(uint64_t bytes, portBytes(thePlan, port));
+    MLA_ASSIGN_OR_RETURN(ports[p],
+                         device->allocate(bytes, hal::Access::Shared,
+                                          std::string(plan::portName(port))));
+    addresses.ports[p] = ports[p]->address();
+  }
+  uint64_t arena = 0;
+  for (const plan::Program &program : thePlan.programs)
+    arena = std::max(arena, program.workspaceBytes);
+  MLA_ASSIGN_OR_RETURN(
+      workspace, device->allocate(arena, hal::Access::Device, "the workspace"));
+  addresses.workspace = workspace->address();
+
+  for (const plan::Program &program : thePlan.programs)
+    programs.emplace_back(thePlan, program, addresses);
+  profiling = options.profile;
+  programCalls.resize(thePlan.programs.size());
+  for (const plan::Program &program : thePlan.programs)
+    launchSeconds.emplace_back(program.launches.size());
+  return {};
+}
+
+int64_t Engine::contextLength() const {
+  return std::min(thePlan.model.maxPositions,
+                  thePlan.maxPages * plan::pageTokens);
+}
+
+int64_t Engine::cacheTokens() const {
+  return pages->capacity() * plan::pageTokens;
+}
+
+int64_t Engine::largestStepWithLogits() const {
+  int64_t largest = 1;
+  for (const plan::Program &program : thePlan.programs)
+    largest =
+        std::max(largest, std::min(program.maxTokens, program.maxOutputs));
+  return largest;
+}
+
+MemoryUse Engine::memory() const {
+  MemoryUse use;
+  use.weights = weightStore->bytes();
+  for (const auto &cache : caches)
+    use.cache += cache->size();
+  use.workspace = workspace->size();
+  for (const auto &buffer : ports)
+    use.ports += buffer->size();
+  return use;
+}
+
+std::vector<LaunchCost> Engine::profile() const {
+  std::vector<LaunchCost> costs;
+  if (!profiling)
+    return costs;
+  for (size_t p = 0; p < thePlan.programs.size(); ++p) {
+    const plan::Program &program = thePlan.programs[p];
+    for (size_t l = 0; programCalls[p] != 0 && l < program.launches.size(); ++l)
+      costs.push_back({thePlan.kernels[program.launches[l].kernel].name,
+                       program.launches[l].origin, programCalls[p],
+                       launchSeconds[p][l]});
+  }
+  return costs;
+}
+
+} // namespace mla::runtime

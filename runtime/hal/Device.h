@@ -1,0 +1,108 @@
+//===- Device.h - what the executor asks of a machine -----------*- C++ -*-===//
+//
+// Part of mla. Three nouns, kept to what a step needs. The executor knows only
+// these; which device stands behind them is decided once, when a plan is
+// loaded.
+//
+//   noun     host                         a CUDA device would use
+//   -------  ---------------------------  -----------------------------------
+//   Device   a thread pool                a context and one stream
+//   Buffer   pages, or borrowed memory    cuMemAlloc; Shared: cuMemHostAlloc
+//   Module   dlopen                       cuModuleLoadData
+//   run()    one parallel loop a dispatch launches in a stream, or one graph
+//
+// Threads: a device and what it made belong to one thread at a time. Lifetime:
+// buffers and modules are destroyed before their device.
+// Failure: every call that can fail returns a Status and has then no effect.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_RUNTIME_HAL_DEVICE_H
+#define MLA_RUNTIME_HAL_DEVICE_H
+
+#include "mla/Plan/Plan.h"
+#include "mla/Support/Status.h"
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace mla::hal {
+
+/// Who touches a buffer.
+enum class Access {
+  Device, ///< Kernels only.
+  Shared  ///< Kernels during run(), the host outside of it; small.
+};
+
+/// A range of memory that kernels can address. Owns it, unless it came from
+/// import() on a device that can use the host's memory in place.
+class Buffer {
+public:
+  virtual ~Buffer();
+  /// What a kernel receives.
+  uint64_t address() const { return start; }
+  uint64_t size() const { return length; }
+  /// The bytes as the host sees them; empty with Access::Device.
+  std::span<std::byte> host() const { return view; }
+
+protected:
+  Buffer(uint64_t start, uint64_t length, std::span<std::byte> view)
+      : start(start), length(length), view(view) {}
+
+private:
+  const uint64_t start;
+  const uint64_t length;
+  const std::span<std::byte> view;
+};
+
+/// Loaded kernels; a dispatch names them by their position in the plan.
+class Module {
+public:
+  virtual ~Module();
+};
+
+/// One launch: work items 0 <= i < grid of a kernel. `arguments` are laid out
+/// as plan::hostKernelAbi says.
+struct Dispatch {
+  uint32_t kernel = 0;
+  int64_t grid = 0; ///< 0 does nothing.
+  std::span<const uint64_t> arguments;
+};
+
+class Device {
+public:
+  virtual ~Device();
+
+  /// Memory that reads as zero. Does not block on kernels. Exhausted, with
+  /// `what` and the size.
+  virtual Result<std::unique_ptr<Buffer>>
+  allocate(uint64_t bytes, Access access, const std::string &what) = 0;
+
+  /// Makes `memory` readable for kernels, in place if the device can, otherwise
+  /// by a copy that has ended on return. The caller keeps `memory` unchanged
+  /// and alive as long as the buffer. Exhausted if a copy does not fit.
+  virtual Result<std::unique_ptr<Buffer>>
+  import(std::span<const std::byte> memory, const std::string &what) = 0;
+
+  /// Loads the plan's library from `folder`. Invalid if the file is not the one
+  /// the plan was written with or lacks a kernel, Unsupported if it was made
+  /// for another ABI or for a machine that can do more than this one. The
+  /// library is code and trusted like any executable.
+  virtual Result<std::unique_ptr<Module>>
+  load(const plan::Plan &plan, const std::filesystem::path &folder) = 0;
+
+  /// Runs `list` in order, each dispatch after the one before has ended. The
+  /// whole list is given at once so that a device can record it. May return
+  /// before the work is done; `list`, the arguments and shared buffers stay
+  /// untouched until synchronize().
+  virtual Status run(const Module &module, std::span<const Dispatch> list) = 0;
+
+  /// Blocks until what was run has ended. Returns the first error of a kernel,
+  /// if the device can tell; the device is then of no further use.
+  virtual Status synchronize() = 0;
+};
+
+} // namespace mla::hal
+
+#endif // MLA_RUNTIME_HAL_DEVICE_H

@@ -1,0 +1,38 @@
+//===- HostDevice.h - this machine's processor as a device ------*- C++ -*-===//
+//
+// Part of mla. Kernels are functions of a shared library; a dispatch is a
+// parallel loop over the thread pool; every buffer is memory of the process, so
+// import() borrows and nothing is ever copied. The floating-point environment
+// is left alone: kernels see the default rounding and denormals.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_RUNTIME_HAL_HOST_HOSTDEVICE_H
+#define MLA_RUNTIME_HAL_HOST_HOSTDEVICE_H
+
+#include "runtime/base/ThreadPool.h"
+#include "runtime/hal/Device.h"
+
+namespace mla::hal {
+
+class HostDevice final : public Device {
+public:
+  /// `pool` must outlive the device; while run() works it is in use.
+  explicit HostDevice(runtime::ThreadPool &pool) : pool(pool) {}
+
+  Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes, Access access,
+                                           const std::string &what) override;
+  Result<std::unique_ptr<Buffer>> import(std::span<const std::byte> memory,
+                                         const std::string &what) override;
+  Result<std::unique_ptr<Module>>
+  load(const plan::Plan &plan, const std::filesystem::path &folder) override;
+  /// Blocks: the work is done on return.
+  Status run(const Module &module, std::span<const Dispatch> list) override;
+  Status synchronize() override;
+
+private:
+  runtime::ThreadPool &pool;
+};
+
+} // namespace mla::hal
+
+#endif // MLA_RUNTIME_HAL_HOST_HOSTDEVICE_H

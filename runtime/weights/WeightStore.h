@@ -1,0 +1,72 @@
+//===- WeightStore.h - the weights of a plan in memory ----------*- C++ -*-===//
+//
+// Part of mla. Brings every weight of a plan to a device. Weights of a
+// safetensors checkpoint are mapped and used where they lie; only a tensor that
+// is not aligned to its element is copied. Synthetic weights are generated into
+// memory of their own. Nothing is handed out before everything is checked.
+//
+// Threads: immutable once loaded.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_RUNTIME_WEIGHTS_WEIGHTSTORE_H
+#define MLA_RUNTIME_WEIGHTS_WEIGHTSTORE_H
+
+#include "mla/Plan/Plan.h"
+#include "runtime/base/Memory.h"
+#include "runtime/base/ThreadPool.h"
+#include "runtime/hal/Device.h"
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace mla::runtime {
+
+struct WeightOptions {
+  std::filesystem::path
+      checkpoint;        ///< Replaces the plan's folder if not empty.
+  bool progress = false; ///< Show a bar while loading.
+};
+
+class WeightStore {
+public:
+  /// `plan` must have passed plan::verify(); `device` must outlive the store.
+  static Result<std::unique_ptr<WeightStore>>
+  load(const plan::Plan &plan, hal::Device &device, ThreadPool &pool,
+       const WeightOptions &options);
+
+  /// What a kernel receives for weight `index`: the address of its only tensor,
+  /// or of the table of its tensors' addresses.
+  uint64_t argument(uint32_t index) const { return weights[index].argument; }
+
+  /// The tensors of weight `index` as the host sees them.
+  std::span<const std::span<const std::byte>> tensors(uint32_t index) const {
+    return weights[index].tensors;
+  }
+
+  /// Bytes of all weights.
+  uint64_t bytes() const { return total; }
+
+private:
+  struct Loaded {
+    uint64_t argument = 0;
+    std::vector<std::span<const std::byte>> tensors;
+    std::vector<uint64_t> table;
+  };
+
+  WeightStore() = default;
+  Status mapCheckpoint(const plan::Plan &plan, const WeightOptions &options);
+  Status generate(const plan::Plan &plan, ThreadPool &pool,
+                  const WeightOptions &options);
+  void preload(ThreadPool &pool, const WeightOptions &options) const;
+  Status bind(const plan::Plan &plan, hal::Device &device);
+
+  std::vector<MappedFile> files;
+  std::vector<HostMemory> owned; ///< Aligned copies, or synthetic weights.
+  std::vector<Loaded> weights;
+  std::vector<std::unique_ptr<hal::Buffer>> buffers; ///< Borrow the above.
+  uint64_t total = 0;
+};
+
+} // namespace mla::runtime
+
+#endif // MLA_RUNTIME_WEIGHTS_WEIGHTSTORE_H

@@ -1,0 +1,94 @@
+//===- TestKernels.cpp - kernels of the tests' little model ---------------===//
+//
+// Part of mla. A model that is easy to compute by hand and that notices every
+// mistake of paging, positions and batching: its hidden state at position p is
+// the sum over q <= p of (q + 1) * embedding(token at q), read from the cache.
+// All values are small integers, so f32 is exact in any order.
+//
+//===----------------------------------------------------------------------===//
+#include <cstdint>
+
+namespace {
+
+constexpr int64_t pageTokens = 64;
+
+template <typename T> T *pointer(uint64_t argument) {
+  return reinterpret_cast<T *>(static_cast<uintptr_t>(argument));
+}
+int64_t scalar(uint64_t argument) { return static_cast<int64_t>(argument); }
+
+/// Where `position` of a sequence with page table row `row` lies in the cache.
+float *cell(float *cache, const int32_t *row, int64_t position, int64_t width) {
+  int64_t page = row[position / pageTokens];
+  return cache + (page * pageTokens + position % pageTokens) * width;
+}
+
+} // namespace
+
+extern "C" {
+
+// (embedding, ids, x, width)
+void test_embed(const uint64_t *args, int64_t begin, int64_t end) {
+  const float *embedding = pointer<const float>(args[0]);
+  const int32_t *ids = pointer<const int32_t>(args[1]);
+  float *x = pointer<float>(args[2]);
+  int64_t width = scalar(args[3]);
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t w = 0; w < width; ++w)
+      x[t * width + w] = embedding[ids[t] * width + w];
+}
+
+// (x, cache, positions, sequence, page table, pages, width)
+void test_store(const uint64_t *args, int64_t begin, int64_t end) {
+  const float *x = pointer<const float>(args[0]);
+  const int32_t *positions = pointer<const int32_t>(args[2]);
+  const int32_t *sequence = pointer<const int32_t>(args[3]);
+  const int32_t *table = pointer<const int32_t>(args[4]);
+  int64_t pages = scalar(args[5]);
+  int64_t width = scalar(args[6]);
+  for (int64_t t = begin; t < end; ++t) {
+    float *to = cell(pointer<float>(args[1]), table + sequence[t] * pages,
+                     positions[t], width);
+    for (int64_t w = 0; w < width; ++w)
+      to[w] = x[t * width + w];
+  }
+}
+
+// (cache, positions, sequence, page table, y, pages, width)
+void test_recall(const uint64_t *args, int64_t begin, int64_t end) {
+  const int32_t *positions = pointer<const int32_t>(args[1]);
+  const int32_t *sequence = pointer<const int32_t>(args[2]);
+  const int32_t *table = pointer<const int32_t>(args[3]);
+  float *y = pointer<float>(args[4]);
+  int64_t pages = scalar(args[5]);
+  int64_t width = scalar(args[6]);
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t w = 0; w < width; ++w) {
+      float sum = 0;
+      for (int64_t q = 0; q <= positions[t]; ++q)
+        sum += static_cast<float>(q + 1) * cell(pointer<float>(args[0]),
+                                                table + sequence[t] * pages, q,
+                                                width)[w];
+      y[t * width + w] = sum;
+    }
+}
+
+// (y, outputs, experts, logits, vocab, width, experts' number)
+void test_head(const uint64_t *args, int64_t begin, int64_t end) {
+  const float *y = pointer<const float>(args[0]);
+  const int32_t *outputs = pointer<const int32_t>(args[1]);
+  const uint64_t *experts = pointer<const uint64_t>(args[2]);
+  float *logits = pointer<float>(args[3]);
+  int64_t vocab = scalar(args[4]);
+  int64_t width = scalar(args[5]);
+  int64_t count = scalar(args[6]);
+  for (int64_t o = begin; o < end; ++o)
+    for (int64_t v = 0; v < vocab; ++v) {
+      const float *expert = pointer<const float>(experts[v % count]);
+      float sum = static_cast<float>(v);
+      for (int64_t w = 0; w < width; ++w)
+        sum += expert[w] * y[outputs[o] * width + w];
+      logits[o * vocab + v] = sum;
+    }
+}
+}

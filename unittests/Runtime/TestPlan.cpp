@@ -1,0 +1,186 @@
+//===- TestPlan.cpp - a plan and checkpoint made by hand ------------------===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#include "TestPlan.h"
+#include "mla/Support/Hash.h"
+#include <cstdlib>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <limits>
+
+namespace mla::test {
+namespace {
+
+using plan::Access;
+using plan::Expr;
+using plan::Parameter;
+using plan::Port;
+using plan::Symbol;
+
+float embedding(int64_t id, int64_t w) {
+  if (id == TestPlan::nanToken)
+    return std::numeric_limits<float>::quiet_NaN();
+  return static_cast<float>((id * 7 + w * 3) % 11 - 5);
+}
+float expert(int64_t e, int64_t w) {
+  return static_cast<float>((e * 5 + w * 2) % 7 - 3);
+}
+
+Parameter buffer(Format format, Access access) {
+  return {Parameter::Kind::Buffer, format, access};
+}
+const Parameter floatsIn = buffer(Format::F32, Access::Read);
+const Parameter floatsOut = buffer(Format::F32, Access::Write);
+const Parameter integers = buffer(Format::I32, Access::Read);
+const Parameter scalar = {Parameter::Kind::Scalar, Format::F32, Access::Read};
+const Parameter table = {Parameter::Kind::Table, Format::F32, Access::Read};
+
+/// Writes `header` bytes that stand for a header, `skip` bytes, and `values`.
+plan::CheckpointFile writeFile(const std::filesystem::path &path,
+                               const std::string &header, size_t skip,
+                               const std::vector<float> &values) {
+  std::string bytes = header + std::string(skip, 'x');
+  bytes.append(reinterpret_cast<const char *>(values.data()),
+               values.size() * sizeof(float));
+  std::ofstream(path, std::ios::binary) << bytes;
+  return {path.filename().string(), bytes.size(), header.size(),
+          fnv1a64(header)};
+}
+
+plan::Program program(const std::string &name, int64_t tokens,
+                      int64_t sequences, int64_t outputs) {
+  constexpr int64_t width = TestPlan::width;
+  plan::Program p;
+  p.name = name;
+  p.maxTokens = tokens;
+  p.maxSequences = sequences;
+  p.maxOutputs = outputs;
+  auto bytes = static_cast<uint64_t>((tokens * width * 4 + 63) / 64 * 64);
+  p.workspaces = {{"x", Format::F32, {Symbol::Tokens, width}, 0},
+                  {"y", Format::F32, {Symbol::Tokens, width}, bytes}};
+  p.workspaceBytes = 2 * bytes;
+  plan::WorkspaceRef x{0}, y{1};
+  plan::CacheRef cache{0};
+  p.launches = {{0,
+                 Symbol::Tokens,
+                 {{plan::WeightRef{0}}, {Port::Ids}, {x}, {Expr(width)}},
+                 "embed"},
+                {1,
+                 Symbol::Tokens,
+                 {{x},
+                  {cache},
+                  {Port::Positions},
+                  {Port::Sequence},
+                  {Port::PageTable},
+                  {Expr(Symbol::Pages)},
+                  {Expr(width)}},
+                 "store"},
+                {2,
+                 Symbol::Tokens,
+                 {{cache},
+                  {Port::Positions},
+                  {Port::Sequence},
+                  {Port::PageTable},
+                  {y},
+                  {Expr(Symbol::Pages)},
+                  {Expr(width)}},
+                 "recall"},
+                {3,
+                 Symbol::Outputs,
+                 {{y},
+                  {Port::Outputs},
+                  {plan::WeightRef{1}},
+                  {Port::Logits},
+                  {Expr(TestPlan::vocab)},
+                  {Expr(width)},
+                  {Expr(TestPlan::expertCount)}},
+                 "head"}};
+  return p;
+}
+
+} // namespace
+
+TempFolder::TempFolder() {
+  std::string name =
+      (std::filesystem::temp_directory_path() / "mla-test-XXXXXX").string();
+  if (mkdtemp(name.data()))
+    folder = name;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code error;
+  if (!folder.empty())
+    std::filesystem::remove_all(folder, error);
+}
+
+TestPlan::TestPlan() {
+  std::filesystem::create_directories(folder());
+  std::filesystem::create_directories(checkpoint());
+  std::filesystem::copy_file(MLA_TEST_KERNELS, folder() / "kernels.so");
+
+  std::vector<float> embeddings, experts;
+  for (int64_t id = 0; id < vocab; ++id)
+    for (int64_t w = 0; w < width; ++w)
+      embeddings.push_back(embedding(id, w));
+  for (int64_t e = 0; e < expertCount; ++e)
+    for (int64_t w = 0; w < width; ++w)
+      experts.push_back(expert(e, w));
+
+  plan.producer = "test";
+  plan.target = {"host", "generic", {}, plan::hostKernelAbi};
+  plan.model = {"TestModel", vocab, 1, width, maxPositions, 0, {1}};
+  plan.checkpoint.kind = plan::Checkpoint::Kind::Safetensors;
+  plan.checkpoint.folder = checkpoint().string();
+  // The experts lie at an odd address, as a header of odd length makes it.
+  plan.checkpoint.files = {
+      writeFile(checkpoint() / "a.safetensors", "header-a", 8, embeddings),
+      writeFile(checkpoint() / "b.safetensors", "header-b", 3, experts)};
+  plan.library = "kernels.so";
+  plan.weights = {{"embedding",
+                   Format::F32,
+                   {vocab, width},
+                   false,
+                   {{"model.embed_tokens.weight", 0, 16}}},
+                  {"experts", Format::F32, {expertCount, width}, true, {}}};
+  for (int64_t e = 0; e < expertCount; ++e)
+    plan.weights[1].sources.push_back(
+        {"experts." + std::to_string(e), 1,
+         static_cast<uint64_t>(11 + e * width * 4)});
+  plan.caches = {{"cache", Format::F32, width}};
+  plan.kernels = {
+      {"test_embed", {floatsIn, integers, floatsOut, scalar}},
+      {"test_store",
+       {floatsIn, buffer(Format::F32, Access::ReadWrite), integers, integers,
+        integers, scalar, scalar}},
+      {"test_recall",
+       {floatsIn, integers, integers, integers, floatsOut, scalar, scalar}},
+      {"test_head",
+       {floatsIn, integers, table, floatsOut, scalar, scalar, scalar}}};
+  plan.programs = {program("decode", 4, 4, 4), program("prefill", 16, 3, 5)};
+  plan.maxPages = 4;
+}
+
+void TestPlan::write() {
+  Result<uint64_t> hash = plan::hashFile(folder() / "kernels.so");
+  ASSERT_TRUE(hash.ok()) << hash.status().message();
+  plan.libraryHash = *hash;
+  Status status = plan::write(plan, folder());
+  ASSERT_TRUE(status.ok()) << status.message();
+}
+
+std::vector<float> expectedLogits(std::span<const int32_t> ids) {
+  std::vector<float> logits;
+  for (int64_t v = 0; v < TestPlan::vocab; ++v) {
+    auto sum = static_cast<float>(v);
+    for (int64_t w = 0; w < TestPlan::width; ++w)
+      for (size_t q = 0; q < ids.size(); ++q)
+        sum += expert(v % TestPlan::expertCount, w) *
+               static_cast<float>(q + 1) * embedding(ids[q], w);
+    logits.push_back(sum);
+  }
+  return logits;
+}
+
+} // namespace mla::test

@@ -1,0 +1,58 @@
+//===- TestPlan.h - a plan and checkpoint made by hand ----------*- C++ -*-===//
+//
+// Part of mla. Writes the little model of TestKernels.cpp to a folder of its
+// own, so that tests can load it, or damage it first. expectedLogits() computes
+// the same model without cache or kernels.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_UNITTESTS_RUNTIME_TESTPLAN_H
+#define MLA_UNITTESTS_RUNTIME_TESTPLAN_H
+
+#include "mla/Plan/Plan.h"
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mla::test {
+
+/// A folder that is removed at the end.
+class TempFolder {
+public:
+  TempFolder();
+  ~TempFolder();
+  const std::filesystem::path &path() const { return folder; }
+
+private:
+  std::filesystem::path folder;
+};
+
+class TestPlan {
+public:
+  static constexpr int64_t vocab = 12;
+  static constexpr int64_t width = 4;
+  static constexpr int64_t expertCount = 3;
+  static constexpr int64_t maxPositions = 200;
+  /// A token whose embedding is NaN.
+  static constexpr int32_t nanToken = 11;
+
+  /// Makes the checkpoint (two files) and fills `plan`; write() comes later.
+  TestPlan();
+
+  /// Writes the plan; a test may change `plan` before, or the files after.
+  void write();
+  std::filesystem::path folder() const { return temp.path() / "plan"; }
+  std::filesystem::path checkpoint() const { return temp.path() / "weights"; }
+
+  plan::Plan plan;
+
+private:
+  TempFolder temp;
+};
+
+/// Logits after the last of `ids`.
+std::vector<float> expectedLogits(std::span<const int32_t> ids);
+
+} // namespace mla::test
+
+#endif // MLA_UNITTESTS_RUNTIME_TESTPLAN_H
