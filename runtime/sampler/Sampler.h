@@ -64,19 +64,21 @@ private:
     float logit;
     int32_t id;
   };
-  Status check(std::span<const float> logits, int64_t step) const;
-  Status penalise(std::span<const int32_t> history);
-  int32_t draw();
+  Status penalise(std::span<const float> logits,
+                  std::span<const int32_t> history);
   void keepTopK();
+  void weigh();
+  void keepTopP();
+  void keepMinP();
   double uniform();
 
   SamplerOptions options;
   std::mt19937_64 generator;
   // Scratch that lives as long as the sampler, so that a step allocates
-  // nothing.
+  // nothing once they have grown.
   std::vector<float> scores;
   std::vector<Candidate> candidates;
-  std::vector<double> weights;
+  std::vector<double> weights; ///< exp((logit - largest) / temperature)
   std::vector<bool> seen;
 };
 

@@ -1,0 +1,440 @@
+//===- RegexTranslate.cpp - Oniguruma syntax to PCRE2 syntax --------------===//
+//
+// Part of mla. A single pass over the pattern. Whatever is copied unchanged
+// means the same in both syntaxes; see Regex.h for what is rewritten.
+//
+//===----------------------------------------------------------------------===//
+#include "runtime/tokenizer/Regex.h"
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdint>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+namespace mla {
+
+namespace {
+// Oniguruma's \w; PCRE2's own lacks marks and most connectors.
+constexpr std::string_view wordItems =
+    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+constexpr std::string_view hexItems = "0-9A-Fa-f";
+constexpr int maxNesting = 64;
+
+struct Name {
+  std::string_view from, to;
+};
+// Names that PCRE2 does not know or understands otherwise, lower case, without
+// separators.
+constexpr Name propertyNames[] = {
+    {"letter", "L"},             {"casedletter", "L&"},
+    {"lc", "L&"},                {"uppercaseletter", "Lu"},
+    {"lowercaseletter", "Ll"},   {"titlecaseletter", "Lt"},
+    {"modifierletter", "Lm"},    {"otherletter", "Lo"},
+    {"mark", "M"},               {"combiningmark", "M"},
+    {"nonspacingmark", "Mn"},    {"spacingmark", "Mc"},
+    {"enclosingmark", "Me"},     {"number", "N"},
+    {"decimalnumber", "Nd"},     {"letternumber", "Nl"},
+    {"othernumber", "No"},       {"punctuation", "P"},
+    {"connectorpunctuation", "Pc"}, {"dashpunctuation", "Pd"},
+    {"openpunctuation", "Ps"},   {"closepunctuation", "Pe"},
+    {"initialpunctuation", "Pi"}, {"finalpunctuation", "Pf"},
+    {"otherpunctuation", "Po"},  {"symbol", "S"},
+    {"mathsymbol", "Sm"},        {"currencysymbol", "Sc"},
+    {"modifiersymbol", "Sk"},    {"othersymbol", "So"},
+    {"separator", "Z"},          {"spaceseparator", "Zs"},
+    {"lineseparator", "Zl"},     {"paragraphseparator", "Zp"},
+    {"other", "C"},              {"control", "Cc"},
+    {"format", "Cf"},            {"unassigned", "Cn"},
+    {"privateuse", "Co"},        {"surrogate", "Cs"},
+    {"digit", "Nd"},             {"space", "White_Space"},
+    {"whitespace", "White_Space"}, {"alpha", "Alphabetic"},
+    {"upper", "Uppercase"},      {"lower", "Lowercase"},
+    {"cntrl", "Cc"},
+};
+// Names whose sets differ between the two, or which only one knows.
+constexpr std::string_view refusedNames[] = {
+    "alnum", "punct", "graph", "print", "xdigit", "word", "blank", "ascii",
+    "xan",   "xsp",   "xps",   "xwd",   "xuc"};
+constexpr std::string_view categories =
+    " C Cc Cf Cn Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi "
+    "Po Ps S Sc Sk Sm So Z Zl Zp Zs ";
+
+std::string bracket(std::string_view items, bool negated = false) {
+  std::string s(negated ? "[^" : "[");
+  return s.append(items).append("]");
+}
+
+std::string propertyItem(std::string_view name, bool negated = false) {
+  std::string s(negated ? "\\P{" : "\\p{");
+  return s.append(name).append("}");
+}
+
+bool compiles(const std::string &pattern) {
+  int error;
+  PCRE2_SIZE offset;
+  pcre2_code *code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()),
+                    pattern.size(), PCRE2_UTF, &error, &offset, nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
+
+bool isAlnum(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
+         (c >= 'a' && c <= 'z');
+}
+bool isHex(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F') ||
+         (c >= 'a' && c <= 'f');
+}
+
+class Translator {
+public:
+  explicit Translator(std::string_view pattern) : in(pattern) {}
+  Result<std::string> run();
+
+private:
+  Status group();
+  Status interval();
+  /// What an escape means. `set` is what stands inside brackets; `negated` asks
+  /// for the complement of `set`; `outside` is set for what is no set at all.
+  struct Escape {
+    std::string set, outside;
+    bool negated = false;
+  };
+  Result<Escape> escape(bool inClass);
+  Result<std::string> property();
+  Result<std::string> codePoint(char kind);
+  Result<std::string> charClass(int depth);
+
+  bool at(std::string_view s) const { return in.substr(pos, s.size()) == s; }
+  Status refuse(const std::string &what) const {
+    return unsupported(what + " at byte " + std::to_string(pos) +
+                       " is not supported");
+  }
+
+  std::string_view in;
+  size_t pos = 0;
+  std::string out;
+};
+
+Result<std::string> Translator::run() {
+  while (pos < in.size()) {
+    char c = in[pos];
+    switch (c) {
+    case '\\': {
+      MLA_ASSIGN_OR_RETURN(Escape e, escape(false));
+      if (!e.outside.empty())
+        out += e.outside;
+      else
+        out += bracket(e.set, e.negated);
+      break;
+    }
+    case '[': {
+      MLA_ASSIGN_OR_RETURN(std::string s, charClass(0));
+      out += s;
+      break;
+    }
+    case '(':
+      MLA_RETURN_IF_ERROR(group());
+      break;
+    case '{':
+      MLA_RETURN_IF_ERROR(interval());
+      break;
+    case '^':
+      out += "(?m:^)";
+      ++pos;
+      break;
+    case '$':
+      out += "(?m:$)";
+      ++pos;
+      break;
+    default:
+      out += c;
+      ++pos;
+    }
+  }
+  return std::move(out);
+}
+
+Status Translator::group() {
+  if (at("(*"))
+    return refuse("\"(*\"");
+  if (!at("(?")) {
+    out += in[pos++];
+    return {};
+  }
+  for (std::string_view plain : {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!"}) {
+    if (at(plain)) {
+      out += plain;
+      pos += plain.size();
+      return {};
+    }
+  }
+  for (std::string_view flag : {"(?i:", "(?-i:"}) {
+    if (at(flag)) {
+      out += flag;
+      pos += flag.size();
+      return {};
+    }
+  }
+  // In the middle of a pattern, "(?i)" encloses the alternatives after it in
+  // Oniguruma but not in PCRE2; at the front there is no difference.
+  if (at("(?i)") && pos == 0) {
+    out += "(?i)";
+    pos += 4;
+    return {};
+  }
+  return refuse("\"" + std::string(in.substr(pos, 4)) + "\"");
+}
+
+Status Translator::interval() {
+  size_t p = pos + 1;
+  auto digits = [&] {
+    size_t begin = p;
+    while (p < in.size() && in[p] >= '0' && in[p] <= '9')
+      ++p;
+    return std::string(in.substr(begin, p - begin));
+  };
+  std::string low = digits();
+  bool comma = p < in.size() && in[p] == ',';
+  std::string high;
+  if (comma) {
+    ++p;
+    high = digits();
+  }
+  if (p >= in.size() || in[p] != '}' || (low.empty() && high.empty())) {
+    out += "\\{"; // No interval: both take it literally.
+    ++pos;
+    return {};
+  }
+  ++p;
+  // A '+' after it is "possessive" to PCRE2 and "once or more" to Oniguruma; a
+  // '?' after a fixed count is "lazy" to the one, "or not at all" to the other.
+  if (p < in.size() && (in[p] == '+' || (in[p] == '?' && !comma)))
+    return refuse("\"" + std::string(in.substr(pos, p + 1 - pos)) + "\"");
+  out.append("{").append(low.empty() ? "0" : low);
+  if (comma)
+    out.append(",").append(high);
+  out += '}';
+  pos = p;
+  return {};
+}
+
+Result<Translator::Escape> Translator::escape(bool inClass) {
+  if (pos + 1 >= in.size())
+    return invalid("the pattern ends with a backslash");
+  char c = in[pos + 1];
+  Escape e;
+  auto set = [&](std::string_view items, bool negated = false) {
+    e.set = items;
+    e.negated = negated;
+    pos += 2;
+    return e;
+  };
+  auto outside = [&](std::string text) {
+    e.outside = std::move(text);
+    pos += 2;
+    return e;
+  };
+  switch (c) {
+  case 's':
+    return set("\\p{White_Space}");
+  case 'S':
+    return set("\\P{White_Space}");
+  case 'd':
+    return set("\\p{Nd}");
+  case 'D':
+    return set("\\P{Nd}");
+  case 'w':
+    return set(wordItems);
+  case 'W':
+    return set(wordItems, true);
+  case 'h':
+    return set(hexItems);
+  case 'H':
+    return set(hexItems, true);
+  case 'v':
+    return set("\\x{0B}");
+  case 'n':
+  case 'r':
+  case 't':
+  case 'f':
+  case 'a':
+  case 'e':
+    return set(in.substr(pos, 2));
+  case 'p':
+  case 'P': {
+    MLA_ASSIGN_OR_RETURN(e.set, property());
+    return e;
+  }
+  case 'x':
+  case 'u': {
+    MLA_ASSIGN_OR_RETURN(e.set, codePoint(c));
+    return e;
+  }
+  case 'b':
+    if (inClass)
+      return set("\\x{08}");
+    {
+      std::string w = bracket(wordItems);
+      return outside("(?:(?<=" + w + ")(?!" + w + ")|(?<!" + w + ")(?=" + w +
+                     "))");
+    }
+  case 'A':
+  case 'z':
+  case 'Z':
+    if (!inClass)
+      return outside(std::string(in.substr(pos, 2)));
+    break;
+  default:
+    break;
+  }
+  if (isAlnum(c))
+    return refuse("the escape \"\\" + std::string(1, c) + "\"");
+  if (static_cast<unsigned char>(c) >= 0x80) {
+    // The backslash is idle; the character follows as itself.
+    ++pos;
+    size_t length = 1;
+    while (pos + length < in.size() && (in[pos + length] & 0xC0) == 0x80)
+      ++length;
+    e.set = in.substr(pos, length);
+    pos += length;
+    return e;
+  }
+  return set(in.substr(pos, 2));
+}
+
+Result<std::string> Translator::codePoint(char kind) {
+  size_t p = pos + 2;
+  std::string digits;
+  bool braces = kind == 'x' && p < in.size() && in[p] == '{';
+  if (braces)
+    ++p;
+  size_t most = braces ? 8 : kind == 'u' ? 4 : 2;
+  while (p < in.size() && isHex(in[p]) && digits.size() < most)
+    digits += in[p++];
+  bool closed = !braces || (p < in.size() && in[p] == '}');
+  if (digits.empty() || !closed || (kind == 'u' && digits.size() != 4))
+    return invalid("wrong hexadecimal escape at byte " + std::to_string(pos));
+  // "\xE4" is one byte of a character to Oniguruma, a character to PCRE2.
+  if (!braces && kind == 'x' && digits.size() == 2 && digits[0] > '7')
+    return refuse("the byte escape \"\\x" + digits + "\"");
+  pos = p + (braces ? 1 : 0);
+  return "\\x{" + digits + "}";
+}
+
+Result<std::string> Translator::property() {
+  bool negated = in[pos + 1] == 'P';
+  size_t close = in.find('}', pos);
+  if (pos + 2 >= in.size() || in[pos + 2] != '{' ||
+      close == std::string_view::npos)
+    return refuse("a property without braces");
+  std::string_view name = in.substr(pos + 3, close - (pos + 3));
+  if (!name.empty() && name.front() == '^') {
+    negated = !negated;
+    name.remove_prefix(1);
+  }
+  std::string plain;
+  for (char c : name) {
+    if (c == ' ' || c == '_' || c == '-')
+      continue;
+    if (!isAlnum(c))
+      return invalid("wrong property name \"" + std::string(name) + "\"");
+    plain += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  }
+  std::string found;
+  for (const Name &n : propertyNames)
+    if (plain == n.from)
+      found = n.to;
+  if (found.empty() && (plain.size() == 1 || plain.size() == 2)) {
+    std::string category = plain;
+    category[0] = static_cast<char>(std::toupper(category[0]));
+    if (categories.find(" " + category + " ") != std::string_view::npos)
+      found = category;
+  }
+  bool refused = std::find(std::begin(refusedNames), std::end(refusedNames),
+                           plain) != std::end(refusedNames);
+  // A script name alone means the script's extensions to PCRE2.
+  if (found.empty() && !refused && !plain.empty()) {
+    if (std::string script = "sc:" + plain; compiles(propertyItem(script)))
+      found = script;
+    else if (compiles(propertyItem(plain)))
+      found = plain;
+  }
+  if (found.empty())
+    return refuse("the property \"" + std::string(name) + "\"");
+  pos = close + 1;
+  return propertyItem(found, negated);
+}
+
+/// One bracketed class. Oniguruma's nested and intersected classes become
+/// lookaheads and alternatives, which for single characters mean the same.
+Result<std::string> Translator::charClass(int depth) {
+  if (depth >= maxNesting)
+    return refuse("a class nested this deep");
+  ++pos; // '['
+  bool negated = at("^");
+  if (negated)
+    ++pos;
+  if (at("]"))
+    return refuse("\"]\" as the first of a class");
+
+  struct Operand {
+    std::string items;
+    std::vector<std::string> nested;
+  };
+  std::vector<Operand> operands(1);
+  while (true) {
+    if (pos >= in.size())
+      return invalid("a class is not closed");
+    Operand &operand = operands.back();
+    char c = in[pos];
+    if (c == ']') {
+      ++pos;
+      break;
+    }
+    if (at("&&")) {
+      operands.emplace_back();
+      pos += 2;
+    } else if (at("[:")) {
+      return refuse("a POSIX bracket");
+    } else if (c == '[') {
+      MLA_ASSIGN_OR_RETURN(std::string s, charClass(depth + 1));
+      operand.nested.push_back(std::move(s));
+    } else if (c == '\\') {
+      MLA_ASSIGN_OR_RETURN(Escape e, escape(true));
+      if (e.negated)
+        operand.nested.push_back(bracket(e.set, true));
+      else
+        operand.items += e.set;
+    } else {
+      operand.items += c == '^' ? "\\^" : std::string(1, c);
+      ++pos;
+    }
+  }
+
+  if (operands.size() == 1 && operands[0].nested.empty())
+    return bracket(operands[0].items, negated);
+  std::string body;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Operand &operand = operands[i];
+    std::string one;
+    if (!operand.items.empty())
+      one = bracket(operand.items);
+    for (const std::string &n : operand.nested)
+      one += (one.empty() ? "" : "|") + n;
+    if (one.empty())
+      return refuse("an empty side of \"&&\"");
+    body += (i + 1 < operands.size() ? "(?=" : "(?:") + one + ")";
+  }
+  return negated ? "(?:(?!" + body + ")(?s:.))" : "(?:" + body + ")";
+}
+} // namespace
+
+Result<std::string> translateOniguruma(std::string_view pattern) {
+  return Translator(pattern).run();
+}
+
+} // namespace mla
