@@ -1,0 +1,28 @@
+//===- SamplePlan.h - a small plan that uses everything ---------*- C++ -*-===//
+//
+// Part of mla. The plan that the tests of lib/Plan break in one place each.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_UNITTESTS_PLAN_SAMPLEPLAN_H
+#define MLA_UNITTESTS_PLAN_SAMPLEPLAN_H
+
+#include "mla/Plan/Plan.h"
+
+namespace mla::plan {
+
+// Indices inside samplePlan().
+enum { WEmbed, WNorm, WExperts };
+enum { KGather, KStore, KExperts, KNorm, KCopy, KHead };
+enum { XIn, XMoe, XOut };                                // workspaces
+enum { LGather, LStore, LExperts, LNorm, LCopy, LHead }; // launches
+
+/// Two programs, a stacked weight, a cache, every port and every kind of
+/// argument. Workspace XOut takes the place of XIn once that is dead.
+Plan samplePlan();
+
+/// The expression `text`, which must be valid.
+Expr expr(const char *text);
+
+} // namespace mla::plan
+
+#endif // MLA_UNITTESTS_PLAN_SAMPLEPLAN_H
