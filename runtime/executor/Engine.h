@@ -32,8 +32,8 @@ struct EngineOptions {
   /// Tokens that the cache holds, over all sequences; rounded up to pages.
   /// 0: the model's context, but defaultCacheTokens at the most.
   int64_t cacheTokens = 0;
-  std::filesystem::path
-      checkpoint;        ///< Replaces the plan's folder if not empty.
+  /// Replaces the folder that the plan names, if not empty.
+  std::filesystem::path checkpoint = {};
   bool progress = false; ///< Show a bar on a terminal while loading.
   bool profile = false;  ///< Measure every launch; slows steps.
 };

@@ -22,8 +22,8 @@
 namespace mla::runtime {
 
 struct WeightOptions {
-  std::filesystem::path
-      checkpoint;        ///< Replaces the plan's folder if not empty.
+  /// Replaces the folder that the plan names, if not empty.
+  std::filesystem::path checkpoint = {};
   bool progress = false; ///< Show a bar while loading.
 };
 

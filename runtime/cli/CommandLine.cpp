@@ -1,0 +1,215 @@
+//===- CommandLine.cpp - the arguments of mla-run -------------------------===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#include "runtime/cli/Commands.h"
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <iostream>
+#include <iterator>
+
+namespace mla::cli {
+namespace {
+
+/// What the parsed command line asks for.
+using Action = std::function<Status()>;
+
+void addPlan(CLI::App &app, std::filesystem::path &plan) {
+  app.add_option("plan", plan, "Folder that mla-compile wrote")
+      ->required()
+      ->type_name("PLAN");
+}
+
+void addPlanOptions(CLI::App &app, PlanOptions &options) {
+  addPlan(app, options.plan);
+  options.engine.progress = true;
+  constexpr const char *group = "Running the plan";
+  app.add_option("--threads", options.engine.threads,
+                 "Threads to compute with (default: all of the machine)")
+      ->check(CLI::Range(1, runtime::ThreadPool::maxThreads))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--cache-tokens", options.engine.cacheTokens,
+                 "Tokens that the cache holds, over all sequences")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--checkpoint", options.engine.checkpoint,
+                 "Folder of the checkpoint, if it has moved since the plan was "
+                 "compiled")
+      ->type_name("DIR")
+      ->group(group);
+}
+
+template <typename T>
+CLI::Option *number(CLI::App *app, const char *name, T &value,
+                    const char *help) {
+  return app->add_option(name, value, help)->type_name("N");
+}
+
+void addGenerate(CLI::App &app, Action &action) {
+  auto options = std::make_shared<GenerateOptions>();
+  CLI::App *sub = app.add_subcommand("generate", "Continue a text");
+  addPlanOptions(*sub, *options);
+  sub->add_option("--prompt,-p", options->prompt,
+                  "Text to continue; - reads it from standard input")
+      ->required()
+      ->type_name("TEXT");
+  number(sub, "--max-tokens,-n", options->maxTokens,
+         "Stop after so many tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  constexpr const char *group =
+      "Choosing tokens (the likeliest one, unless one "
+      "of the first five is given)";
+  std::vector<CLI::Option *> sampling = {
+      number(sub, "--temperature", options->temperature,
+             "Divides the logits; 0 takes the likeliest token"),
+      number(sub, "--top-k", options->topK, "Keep the N likeliest tokens"),
+      number(sub, "--top-p", options->topP,
+             "Keep the likeliest tokens that together reach this probability"),
+      number(sub, "--min-p", options->minP,
+             "Drop tokens below this share of the likeliest one's probability"),
+      number(sub, "--seed", options->seed, "Start of the random numbers")};
+  number(sub, "--repetition-penalty", options->repetitionPenalty,
+         "Makes tokens that occurred before less likely; 1 does nothing")
+      ->group(group);
+  CLI::Option *greedy = sub->add_flag("--greedy", options->greedy,
+                                      "Take the likeliest token (the default)")
+                            ->group(group);
+  for (CLI::Option *option : sampling)
+    option->group(group)->excludes(greedy);
+  sub->callback([options, &action] {
+    action = [options] {
+      if (options->prompt == "-")
+        options->prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
+      return generate(*options, std::cout, std::cerr);
+    };
+  });
+}
+
+void addLogits(CLI::App &app, Action &action) {
+  auto options = std::make_shared<LogitsOptions>();
+  CLI::App *sub = app.add_subcommand(
+      "logits", "Write the logits after every token of given ids");
+  sub->footer("The file has the tensor 'logits', f32 [tokens, vocabulary]. "
+              "With several --ids the\nsequences are stepped together, and the "
+              "tensors are 'logits.0', 'logits.1', ...");
+  addPlanOptions(*sub, *options);
+  sub->add_option("--ids", options->ids,
+                  "Token ids of a sequence, with commas; may be repeated")
+      ->required()
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->type_name("1,2,3");
+  number(sub, "--chunk", options->chunk,
+         "Give so many tokens of a sequence at a time (default: all)")
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--output,-o", options->output, "Safetensors file to write")
+      ->required()
+      ->type_name("FILE");
+  sub->callback([options, &action] {
+    action = [options] { return logits(*options, std::cerr); };
+  });
+}
+
+void addPerplexity(CLI::App &app, Action &action) {
+  auto options = std::make_shared<PerplexityOptions>();
+  CLI::App *sub = app.add_subcommand(
+      "perplexity", "Measure how well the model predicts a text");
+  sub->footer(
+      "Blank lines separate documents. A document is bos, its text with "
+      "a newline at the\nend, and eos; every token but the first is "
+      "predicted.");
+  addPlanOptions(*sub, *options);
+  sub->add_option("--file,-f", options->file, "Text file")
+      ->required()
+      ->type_name("FILE");
+  number(sub, "--max-tokens", options->maxTokens,
+         "Use only the first N tokens of a document, bos included")
+      ->check(CLI::Range(int64_t(2), int64_t(1) << 40));
+  sub->add_flag("--json", options->json, "Print JSON");
+  sub->callback([options, &action] {
+    action = [options] { return perplexity(*options, std::cout); };
+  });
+}
+
+void addBench(CLI::App &app, Action &action) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App *sub = app.add_subcommand("bench", "Measure prefill and decode");
+  addPlanOptions(*sub, *options);
+  number(sub, "--prompt-tokens", options->promptTokens,
+         "Tokens of a sequence before decoding")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  number(sub, "--decode-tokens", options->decodeTokens,
+         "Steps of one token that follow")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  number(sub, "--sequences", options->sequences, "Sequences in every step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  number(sub, "--repeat", options->repeat,
+         "Rounds to take the median of, after one to warm up")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  CLI::Option *json = sub->add_flag("--json", options->json, "Print JSON");
+  sub->add_flag("--profile", options->engine.profile,
+                "Measure every launch and print the sum for each kernel; "
+                "slows steps a little")
+      ->excludes(json);
+  sub->callback([options, &action] {
+    action = [options] { return bench(*options, std::cout); };
+  });
+}
+
+void addInspect(CLI::App &app, Action &action) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App *sub =
+      app.add_subcommand("inspect", "Say what a plan is, without loading it");
+  addPlan(*sub, options->plan);
+  sub->add_flag("--launches", options->launches,
+                "Print the launches of every program");
+  sub->callback([options, &action] {
+    action = [options] { return inspect(*options, std::cout); };
+  });
+}
+
+int exitCode(const Status &status) {
+  if (status.ok())
+    return 0;
+  std::cout.flush();
+  std::cerr << "mla-run: " << status.message() << "\n";
+  return status.code() == StatusCode::Numeric ? 3 : 1;
+}
+
+} // namespace
+
+int run(int argc, const char *const *argv) {
+  try {
+    CLI::App app("Runs a plan that mla-compile wrote.", "mla-run");
+    app.require_subcommand(1);
+    app.footer("'mla-run SUBCOMMAND --help' explains a subcommand.\n"
+               "Exit codes: 0 success, 1 error, 2 wrong usage, 3 NaN or "
+               "infinity among the logits.");
+    app.get_formatter()->column_width(32);
+    Action action;
+    addGenerate(app, action);
+    addLogits(app, action);
+    addPerplexity(app, action);
+    addBench(app, action);
+    addInspect(app, action);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError &e) {
+      return app.exit(e) == 0 ? 0 : 2;
+    }
+    return exitCode(action());
+  } catch (const std::exception &e) {
+    // Out of memory, mostly. The library's own errors are Status values.
+    return exitCode(internalError(e.what()));
+  }
+}
+
+} // namespace mla::cli

@@ -1,0 +1,83 @@
+//===- Commands.h - what mla-run does ---------------------------*- C++ -*-===//
+//
+// Part of mla. One function a subcommand, apart from the command line, so that
+// tests can call them. Each has its own file. Results go to `out`, what a
+// person wants to know beside them to `err`; the functions neither exit nor
+// throw.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_RUNTIME_CLI_COMMANDS_H
+#define MLA_RUNTIME_CLI_COMMANDS_H
+
+#include "mla/Support/Status.h"
+#include "runtime/executor/Engine.h"
+#include <filesystem>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace mla::cli {
+
+/// What every subcommand that runs a plan takes.
+struct PlanOptions {
+  std::filesystem::path plan = {};
+  runtime::EngineOptions engine = {};
+};
+
+struct GenerateOptions : PlanOptions {
+  std::string prompt;
+  int64_t maxTokens = 256;
+  bool greedy = false;
+  // Sampling is on if any of the first five is given.
+  std::optional<float> temperature;
+  std::optional<int32_t> topK;
+  std::optional<float> topP;
+  std::optional<float> minP;
+  std::optional<uint64_t> seed;
+  float repetitionPenalty = 1.0F;
+};
+/// Continues a prompt, token by token, until an end token, maxTokens, or the
+/// end of the model's context.
+Status generate(GenerateOptions options, std::ostream &out, std::ostream &err);
+
+struct LogitsOptions : PlanOptions {
+  std::vector<std::string> ids; ///< "1,2,3", one for each sequence.
+  int64_t chunk = 0;            ///< Tokens of a sequence in a step; 0: all.
+  std::filesystem::path output;
+};
+/// Writes the logits after every token to a safetensors file.
+Status logits(const LogitsOptions &options, std::ostream &err);
+
+struct PerplexityOptions : PlanOptions {
+  std::filesystem::path file;
+  int64_t maxTokens = 0; ///< Of a document; 0: the model's context.
+  bool json = false;
+};
+/// How well the model predicts the documents of a text file.
+Status perplexity(const PerplexityOptions &options, std::ostream &out);
+
+struct BenchOptions : PlanOptions {
+  int64_t promptTokens = 128;
+  int64_t decodeTokens = 64;
+  int64_t sequences = 1;
+  int64_t repeat = 5;
+  bool json = false;
+};
+/// Measures prefill and decode.
+Status bench(const BenchOptions &options, std::ostream &out);
+
+struct InspectOptions {
+  std::filesystem::path plan;
+  bool launches = false;
+};
+/// Says what a plan is, without loading it.
+Status inspect(const InspectOptions &options, std::ostream &out);
+
+/// The program mla-run. Returns its exit code: 0 success, 1 error, 2 wrong
+/// usage, 3 NaN or infinity among the logits.
+int run(int argc, const char *const *argv);
+
+} // namespace mla::cli
+
+#endif // MLA_RUNTIME_CLI_COMMANDS_H

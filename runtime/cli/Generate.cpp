@@ -1,0 +1,104 @@
+//===- Generate.cpp - mla-run generate ------------------------------------===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#include "runtime/cli/Commands.h"
+#include "runtime/cli/Support.h"
+#include "runtime/sampler/Sampler.h"
+#include "runtime/tokenizer/Tokenizer.h"
+#include <algorithm>
+#include <iostream>
+#include <iterator>
+
+namespace mla::cli {
+namespace {
+
+SamplerOptions samplerOptions(const GenerateOptions &options) {
+  SamplerOptions sampler;
+  bool sampling = options.temperature || options.topK || options.topP ||
+                  options.minP || options.seed;
+  sampler.temperature = options.temperature.value_or(sampling ? 1.0F : 0.0F);
+  if (options.greedy)
+    sampler.temperature = 0.0F;
+  sampler.topK = options.topK.value_or(sampler.topK);
+  sampler.topP = options.topP.value_or(sampler.topP);
+  sampler.minP = options.minP.value_or(sampler.minP);
+  sampler.seed = options.seed.value_or(sampler.seed);
+  sampler.repetitionPenalty = options.repetitionPenalty;
+  return sampler;
+}
+
+void report(std::ostream &err, const char *what, int64_t tokens,
+            double seconds) {
+  err << what << ": " << tokens << " tokens in " << formatNumber(seconds, 3)
+      << " s";
+  if (tokens > 0 && seconds > 0)
+    err << ", " << formatNumber(static_cast<double>(tokens) / seconds, 1)
+        << " tokens/s";
+  err << "\n";
+}
+
+} // namespace
+
+Status generate(GenerateOptions options, std::ostream &out, std::ostream &err) {
+  SamplerOptions sampling = samplerOptions(options);
+  MLA_RETURN_IF_ERROR(sampling.validate());
+  if (options.maxTokens < 1)
+    return invalid("--max-tokens must be at least 1");
+  MLA_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
+                       Tokenizer::fromFile(options.plan));
+  MLA_ASSIGN_OR_RETURN(std::vector<int32_t> history,
+                       tokenizer->encode(options.prompt));
+  if (history.empty())
+    return invalid("the prompt has no tokens");
+  auto promptTokens = static_cast<int64_t>(history.size());
+  if (options.engine.cacheTokens == 0 &&
+      options.maxTokens < runtime::defaultCacheTokens)
+    options.engine.cacheTokens = promptTokens + options.maxTokens;
+  MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> engine,
+                       runtime::Engine::load(options.plan, options.engine));
+
+  const std::vector<int64_t> &ends = engine->plan().model.eosTokens;
+  Sampler sampler(sampling);
+  StreamDecoder decoder(*tokenizer);
+  runtime::Sequence sequence = engine->newSequence();
+  std::vector<int32_t> next = history;
+  int64_t generated = 0;
+  double prefillSeconds = 0;
+  Stopwatch watch;
+  while (true) {
+    runtime::StepSequence step = {&sequence, next};
+    MLA_ASSIGN_OR_RETURN(runtime::Logits logits, engine->step({&step, 1}));
+    if (generated == 0) {
+      prefillSeconds = watch.seconds();
+      watch = {};
+    }
+    MLA_ASSIGN_OR_RETURN(int32_t id,
+                         sampler.sample(logits.row(0), history, generated));
+    if (std::find(ends.begin(), ends.end(), id) != ends.end())
+      break;
+    ++generated;
+    history.push_back(id);
+    next = {id};
+    MLA_ASSIGN_OR_RETURN(std::string piece, decoder.push(id));
+    out << piece << std::flush;
+    if (!out)
+      return ioError("cannot write the text");
+    if (generated == options.maxTokens)
+      break;
+    if (sequence.length() == engine->contextLength()) {
+      err << "\nstopped: the model's context of " << engine->contextLength()
+          << " tokens is full\n";
+      break;
+    }
+  }
+  out << decoder.finish() << "\n" << std::flush;
+  report(err, "prompt", promptTokens, prefillSeconds);
+  // The first token comes out of the prompt's step.
+  report(err, "generated", std::max<int64_t>(generated - 1, 0),
+         watch.seconds());
+  return {};
+}
+
+} // namespace mla::cli

@@ -1,0 +1,121 @@
+//===- Inspect.cpp - mla-run inspect --------------------------------------===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#include "runtime/base/Memory.h"
+#include "runtime/cli/Commands.h"
+#include <map>
+#include <ostream>
+
+namespace mla::cli {
+namespace {
+
+using runtime::formatBytes;
+
+void printCheckpoint(const plan::Checkpoint &checkpoint, std::ostream &out) {
+  out << "checkpoint   ";
+  switch (checkpoint.kind) {
+  case plan::Checkpoint::Kind::None:
+    out << "none: the plan cannot be run\n";
+    return;
+  case plan::Checkpoint::Kind::Synthetic:
+    out << "synthetic weights, seed " << checkpoint.seed << "\n";
+    return;
+  case plan::Checkpoint::Kind::Safetensors:
+    uint64_t bytes = 0;
+    for (const plan::CheckpointFile &file : checkpoint.files)
+      bytes += file.size;
+    out << checkpoint.folder << ", " << checkpoint.files.size() << " files, "
+        << formatBytes(bytes) << "\n";
+    return;
+  }
+}
+
+void printWeights(const plan::Plan &plan, std::ostream &out) {
+  struct Sum {
+    size_t tensors = 0;
+    uint64_t bytes = 0;
+    bool known = true;
+  };
+  std::map<std::string_view, Sum> byFormat;
+  for (const plan::Weight &weight : plan.weights) {
+    Sum &sum = byFormat[formatName(weight.format)];
+    sum.tensors += weight.sources.size();
+    uint64_t bytes = elementBytes(weight.format).value_or(0);
+    sum.known &= bytes != 0;
+    for (int64_t size : weight.shape)
+      bytes *= static_cast<uint64_t>(size);
+    sum.bytes += bytes;
+  }
+  for (const auto &[format, sum] : byFormat)
+    out << "weights      " << sum.tensors << " tensors of " << format
+        << (sum.known ? ", " + formatBytes(sum.bytes) : "") << "\n";
+}
+
+std::string argumentText(const plan::Plan &plan, const plan::Program &program,
+                         const plan::Argument &argument) {
+  if (auto *ref = std::get_if<plan::WeightRef>(&argument.value))
+    return plan.weights[ref->index].name;
+  if (auto *ref = std::get_if<plan::CacheRef>(&argument.value))
+    return plan.caches[ref->index].name;
+  if (auto *ref = std::get_if<plan::WorkspaceRef>(&argument.value))
+    return "%" + program.workspaces[ref->index].name;
+  if (auto *port = std::get_if<plan::Port>(&argument.value))
+    return "@" + std::string(plan::portName(*port));
+  return std::get<plan::Expr>(argument.value).str();
+}
+
+void printLaunches(const plan::Plan &plan, const plan::Program &program,
+                   std::ostream &out) {
+  for (size_t i = 0; i < program.launches.size(); ++i) {
+    const plan::Launch &launch = program.launches[i];
+    out << "  " << i << "  " << plan.kernels[launch.kernel].name << "["
+        << launch.grid.str() << "](";
+    const char *separator = "";
+    for (const plan::Argument &argument : launch.arguments) {
+      out << separator << argumentText(plan, program, argument);
+      separator = ", ";
+    }
+    out << ")  " << launch.origin << "\n";
+  }
+}
+
+} // namespace
+
+Status inspect(const InspectOptions &options, std::ostream &out) {
+  MLA_ASSIGN_OR_RETURN(plan::Plan plan, plan::read(options.plan));
+  out << "plan         " << options.plan.string() << ", written by "
+      << plan.producer << "\n"
+      << "target       " << plan.target.name << ", " << plan.target.cpu
+      << ", kernel ABI " << plan.target.kernelAbi << "\n";
+  out << "features    ";
+  for (const std::string &feature : plan.target.features)
+    out << " " << feature;
+  out << "\nmodel        " << plan.model.architecture << ", "
+      << plan.model.layers << " layers, hidden size " << plan.model.hiddenSize
+      << ", vocabulary " << plan.model.vocabSize << ", context "
+      << plan.model.maxPositions << "\n";
+  printCheckpoint(plan.checkpoint, out);
+  printWeights(plan, out);
+  uint64_t tokenBytes = 0;
+  for (const plan::Cache &cache : plan.caches)
+    tokenBytes += elementBytes(cache.format).value_or(0) *
+                  static_cast<uint64_t>(cache.width);
+  out << "cache        " << plan.caches.size() << " caches, "
+      << formatBytes(tokenBytes) << " a token\n"
+      << "kernels      " << plan.kernels.size() << " in " << plan.library
+      << "\n";
+  for (const plan::Program &program : plan.programs) {
+    out << "program      " << program.name << ": up to " << program.maxTokens
+        << " tokens, " << program.maxSequences << " sequences, "
+        << program.maxOutputs << " rows of logits; " << program.launches.size()
+        << " launches, workspace " << formatBytes(program.workspaceBytes)
+        << "\n";
+    if (options.launches)
+      printLaunches(plan, program, out);
+  }
+  return {};
+}
+
+} // namespace mla::cli

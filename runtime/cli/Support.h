@@ -1,0 +1,58 @@
+//===- Support.h - small things that subcommands share ----------*- C++ -*-===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_RUNTIME_CLI_SUPPORT_H
+#define MLA_RUNTIME_CLI_SUPPORT_H
+
+#include "mla/Support/Status.h"
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mla::cli {
+
+/// Wall clock since it was made.
+class Stopwatch {
+public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
+                                         start)
+        .count();
+  }
+
+private:
+  std::chrono::steady_clock::time_point start =
+      std::chrono::steady_clock::now();
+};
+
+/// With `digits` after the point, in the C locale.
+std::string formatNumber(double value, int digits);
+
+/// The middle value, or the mean of the two in the middle; 0 for none.
+double median(std::vector<double> values);
+
+/// Ids that are spread over a vocabulary, for measurements.
+std::vector<int32_t> spreadIds(int64_t count, int64_t vocab, uint64_t seed);
+
+/// A matrix of f32 for writeSafetensors().
+struct NamedMatrix {
+  std::string name;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  std::vector<float> values;
+};
+
+/// Writes a safetensors file, header padded so that data is aligned to 8 bytes.
+/// Written beside `path` first and then renamed: never a torn file. Io, with
+/// the path.
+Status writeSafetensors(const std::filesystem::path &path,
+                        std::span<const NamedMatrix> matrices);
+
+} // namespace mla::cli
+
+#endif // MLA_RUNTIME_CLI_SUPPORT_H
