@@ -37,15 +37,6 @@ uint64_t safetensorsElementBytes(const std::string &dtype) {
   return 0;
 }
 
-uint64_t fnv1a64(std::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (char c : bytes) {
-    hash ^= static_cast<unsigned char>(c);
-    hash *= 0x100000001b3u;
-  }
-  return hash;
-}
-
 /// Reads one member of the header. Mistakes are recorded in its document.
 static TensorInfo readTensor(const std::string &name, const JsonValue &v,
                              uint64_t headerBytes) {

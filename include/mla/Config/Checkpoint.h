@@ -8,6 +8,7 @@
 #ifndef MLA_CONFIG_CHECKPOINT_H
 #define MLA_CONFIG_CHECKPOINT_H
 
+#include "mla/Support/Hash.h"
 #include "mla/Support/Status.h"
 #include <cstdint>
 #include <filesystem>
@@ -67,9 +68,6 @@ Result<std::vector<TensorInfo>> parseSafetensorsHeader(std::string_view json,
                                                        uint64_t headerBytes,
                                                        uint64_t fileSize,
                                                        const std::string &name);
-
-/// FNV-1a 64, the hash of fingerprints and of synthetic weights.
-uint64_t fnv1a64(std::string_view bytes);
 
 } // namespace mla
 

@@ -1,0 +1,156 @@
+//===- KernelBuilder.h - writing host kernels in MLIR -----------*- C++ -*-===//
+//
+// Part of mla. A kernel is a function
+//
+//   func.func @name(%args: !llvm.ptr, %begin: i64, %end: i64)
+//
+// that does the work items begin <= i < end (the kernel ABI of the plan). Its
+// body is vector, scf, arith and memref code, made through this builder:
+// values with operators, loops as lambdas, loads that turn any storage format
+// into f32.
+//
+// Two properties of every kernel rest on the code here. Results do not depend
+// on how work is split: a row of the output is summed in an order that is
+// fixed by the weight's shape alone, so that logits are the same, to the bit,
+// for any chunking of a prompt and any batch. And nothing is reassociated by
+// LLVM: no fast-math flag is ever set, sums over vectors are explicit trees.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_LIB_CODEGEN_HOST_KERNELBUILDER_H
+#define MLA_LIB_CODEGEN_HOST_KERNELBUILDER_H
+
+#include "mla/Support/Format.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/ImplicitLocOpBuilder.h"
+
+namespace mla::host {
+
+class KernelBuilder;
+
+/// An index, integer, f32 or f32 vector value with arithmetic. Integers mix
+/// with C++ constants.
+struct V {
+  mlir::Value value;
+  KernelBuilder *k = nullptr;
+  operator mlir::Value() const { return value; }
+};
+
+V operator+(V a, V b);
+V operator-(V a, V b);
+V operator*(V a, V b);
+V operator/(V a, V b); ///< floats; on indices: quotient of non-negatives
+V operator%(V a, V b); ///< indices: remainder of non-negatives
+V operator+(V a, int64_t b);
+V operator-(V a, int64_t b);
+V operator*(V a, int64_t b);
+V operator/(V a, int64_t b);
+V operator%(V a, int64_t b);
+V operator<(V a, V b); ///< i1
+V operator<(V a, int64_t b);
+V operator==(V a, V b);
+V operator==(V a, int64_t b);
+V operator>(V a, V b);
+V operator>=(V a, V b);
+
+/// Memory seen as a row of elements of one storage format.
+struct Mem {
+  mlir::Value memref; ///< memref<?xT>
+  Format format = Format::F32;
+};
+
+/// The vector width of f32 arithmetic: 8 lanes of x86-64-v3.
+constexpr int64_t lanes = 8;
+
+/// The widest power of two up to `lanes` that divides `width`.
+int64_t lanesFor(int64_t width);
+
+class KernelBuilder {
+public:
+  /// Starts kernel `name` in `kernels`. Operands of a launch come first, then
+  /// `scalars` integers. `access` has "read", "write" or "readwrite" for each
+  /// operand.
+  KernelBuilder(mlir::ModuleOp kernels, mlir::Location loc,
+                llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> access,
+                int64_t scalars);
+
+  /// Calls `body` with each work item and ends the function.
+  void items(llvm::function_ref<void(V)> body);
+
+  // Arguments.
+  Mem buffer(unsigned operand, Format format);
+  V scalar(unsigned index);
+  /// Entry `index` of the address table that is operand `operand`.
+  Mem tableEntry(unsigned operand, V index, Format format);
+
+  // Scratch on the stack of the worker; call before items().
+  Mem scratch(int64_t elements, Format format);
+  Mem scratchIndices(int64_t elements); ///< of 64 bits
+
+  // Constants.
+  V index(int64_t v);
+  V f32(double v);
+  V splat(V scalar, int64_t n);
+  V zeros(int64_t n);
+
+  // Memory. `at` counts elements.
+  V load(Mem m, V at); ///< any format -> f32, i32 -> index
+  void store(Mem m, V at, V value);
+  V loadVector(Mem m, V at, int64_t n); ///< any format -> vector<n x f32>
+  void storeVector(Mem m, V at, V value);
+  /// Copies `count` f32 or i32 elements.
+  void copy(Mem from, V fromAt, Mem to, V toAt, int64_t count);
+  void fill(Mem m, V value, int64_t count);
+
+  // Control flow.
+  void loop(V low, V high, int64_t step, llvm::function_ref<void(V)> body);
+  llvm::SmallVector<V>
+  loop(V low, V high, int64_t step, llvm::ArrayRef<V> init,
+       llvm::function_ref<llvm::SmallVector<V>(V, llvm::ArrayRef<V>)> body);
+  /// while (cond(state)) state = body(state)
+  llvm::SmallVector<V>
+  loopWhile(llvm::ArrayRef<V> init,
+            llvm::function_ref<V(llvm::ArrayRef<V>)> condition,
+            llvm::function_ref<llvm::SmallVector<V>(llvm::ArrayRef<V>)> body);
+  void when(V condition, llvm::function_ref<void()> body);
+  void ifElse(V condition, llvm::function_ref<void()> yes,
+              llvm::function_ref<void()> no);
+  V select(V condition, V yes, V no);
+  V both(V a, V b);
+  V either(V a, V b);
+
+  // Arithmetic on f32 and f32 vectors.
+  V fma(V a, V b, V c);
+  V maximum(V a, V b); ///< NaN if either is
+  V exp(V x);
+  V sqrt(V x);
+  V cos(V x); ///< scalar, of the C library
+  V sin(V x); ///< scalar, of the C library
+  V minimum(V a, V b); ///< indices
+  V silu(V x);
+  V sigmoid(V x);
+  V toF32(V index);
+  V sum(V vector);        ///< to a scalar, in a fixed tree
+  V maxElement(V vector); ///< to a scalar
+
+  mlir::ImplicitLocOpBuilder b;
+
+private:
+  mlir::Value argument(unsigned slot, mlir::Type type);
+  Mem memoryAt(mlir::Value pointer, Format format);
+  V exp2n(V n);
+  mlir::func::FuncOp function;
+  unsigned operandCount;
+};
+
+/// A block of `rows` matrix rows times `xs` vectors of `width` values: element
+/// [r][x] of the result is row r times vector x. Rows start at rowAt[r] of
+/// `weights`, vectors at xAt[x] of `x`. The sum runs over lanes of 8 first,
+/// then over the tree, then over the tail.
+llvm::SmallVector<llvm::SmallVector<V>>
+dotTile(KernelBuilder &k, Mem weights, llvm::ArrayRef<V> rowAt, Mem x,
+        llvm::ArrayRef<V> xAt, int64_t width);
+
+} // namespace mla::host
+
+#endif // MLA_LIB_CODEGEN_HOST_KERNELBUILDER_H

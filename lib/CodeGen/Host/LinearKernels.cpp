@@ -1,0 +1,152 @@
+//===- LinearKernels.cpp - matrix times rows ------------------------------===//
+//
+// Part of mla. One work item is a block of matrix rows; all tokens of the step
+// pass over it. With one token (decode) the kernel is a matrix-vector product
+// that reads each weight once: 8 rows at a time, one accumulator each, which
+// hides the latency of the multiply-add; bytes bound it. With more, tiles of 4
+// rows by 3 tokens fill the 16 vector registers (12 sums, 3 inputs, 1 weight)
+// and turn a weight from its storage format once for 3 tokens.
+//
+//===----------------------------------------------------------------------===//
+#include "KernelSupport.h"
+
+using namespace mlir;
+
+namespace mla::host {
+
+int64_t rowsPerItem(int64_t rows) {
+  // Enough items for a few threads, blocks of at most 32 rows.
+  int64_t block = (rows / 16 + 7) / 8 * 8;
+  return std::clamp<int64_t>(block, 8, 32);
+}
+
+std::string kernelOnce(KernelSite site, const std::string &name,
+                       ArrayRef<StringRef> access, int64_t scalars,
+                       function_ref<void(KernelBuilder &)> build) {
+  if (site.kernels.lookupSymbol(name))
+    return name;
+  KernelBuilder k(site.kernels, site.loc, name, access, scalars);
+  build(k);
+  return name;
+}
+
+/// One tile: `rows` matrix rows from `row` on, `tokens` tokens from `token` on.
+static void emitTile(KernelBuilder &k, const RowProduct &p, V row, int64_t rows,
+                     V token, int64_t tokens) {
+  SmallVector<V> rowAt, xAt;
+  for (int64_t r = 0; r < rows; ++r)
+    rowAt.push_back(p.weightAt(row + r));
+  for (int64_t t = 0; t < tokens; ++t)
+    xAt.push_back(p.xAt(token + t));
+  SmallVector<SmallVector<SmallVector<V>>> products;
+  for (Mem w : p.weights)
+    products.push_back(dotTile(k, w, rowAt, p.x, xAt, p.width));
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t t = 0; t < tokens; ++t) {
+      SmallVector<V> values;
+      for (auto &product : products)
+        values.push_back(product[r][t]);
+      p.emit(token + t, row + r, values);
+    }
+}
+
+void rowProduct(KernelBuilder &k, const RowProduct &p, V rowLow, V rowHigh,
+                V tokenLow, V tokenHigh) {
+  auto rowsOver = [&](V token, int64_t tokens, int64_t tileRows) {
+    V whole = rowLow + (rowHigh - rowLow) / tileRows * tileRows;
+    k.loop(rowLow, whole, tileRows,
+           [&](V row) { emitTile(k, p, row, tileRows, token, tokens); });
+    k.loop(whole, rowHigh, 1,
+           [&](V row) { emitTile(k, p, row, 1, token, tokens); });
+  };
+  constexpr int64_t tile = 3;
+  V whole = tokenLow + (tokenHigh - tokenLow) / tile * tile;
+  k.loop(tokenLow, whole, tile, [&](V token) { rowsOver(token, tile, 4); });
+  k.loop(whole, tokenHigh, 1, [&](V token) { rowsOver(token, 1, 8); });
+}
+
+std::string linear(KernelSite site, ArrayRef<MatrixShape> segments) {
+  std::string name = "linear_" + std::to_string(segments[0].columns);
+  SmallVector<StringRef> access{"read"};
+  for (const MatrixShape &s : segments) {
+    name += "_" + nameOf(s.format) + "_" + std::to_string(s.rows);
+    access.append({"read", "write"});
+  }
+  return kernelOnce(site, name, access, 1, [&](KernelBuilder &k) {
+    Mem x = k.buffer(0, Format::F32);
+    V tokens = k.scalar(0);
+    SmallVector<Mem> ws, ys;
+    for (auto [i, s] : llvm::enumerate(segments)) {
+      ws.push_back(k.buffer(1 + 2 * i, s.format));
+      ys.push_back(k.buffer(2 + 2 * i, Format::F32));
+    }
+    k.items([&](V item) {
+      int64_t first = 0;
+      for (auto [i, s] : llvm::enumerate(segments)) {
+        int64_t last = first + rowBlocks(s.rows), rows = s.rows;
+        int64_t columns = s.columns, block = rowsPerItem(rows);
+        Mem y = ys[i];
+        V inside = k.both(item >= k.index(first), item < last);
+        k.when(inside, [&] {
+          V low = (item - first) * block;
+          V high = k.minimum(low + block, k.index(rows));
+          auto xAt = [&](V t) { return t * columns; };
+          auto weightAt = [&](V r) { return r * columns; };
+          auto emit = [&](V t, V r, ArrayRef<V> v) {
+            k.store(y, t * rows + r, v[0]);
+          };
+          rowProduct(k, {x, xAt, columns, {ws[i]}, weightAt, emit}, low, high,
+                     k.index(0), tokens);
+        });
+        first = last;
+      }
+    });
+  });
+}
+
+std::string lmHead(KernelSite site, MatrixShape s) {
+  std::string name = "lm_head_" + nameOf(s.format) + "_" +
+                     std::to_string(s.rows) + "x" + std::to_string(s.columns);
+  return kernelOnce(
+      site, name, {"read", "read", "read", "write"}, 1, [&](KernelBuilder &k) {
+        Mem x = k.buffer(0, Format::F32), w = k.buffer(1, s.format);
+        Mem outputs = k.buffer(2, Format::I32), y = k.buffer(3, Format::F32);
+        V count = k.scalar(0);
+        k.items([&](V item) {
+          V low = item * rowsPerItem(s.rows);
+          V high = k.minimum(low + rowsPerItem(s.rows), k.index(s.rows));
+          auto xAt = [&](V i) { return k.load(outputs, i) * s.columns; };
+          auto weightAt = [&](V r) { return r * s.columns; };
+          auto emit = [&](V i, V r, ArrayRef<V> v) {
+            k.store(y, i * s.rows + r, v[0]);
+          };
+          rowProduct(k, {x, xAt, s.columns, {w}, weightAt, emit}, low, high,
+                     k.index(0), count);
+        });
+      });
+}
+
+std::string gatedLinear(KernelSite site, MatrixShape gate, Format up) {
+  std::string name = "gated_linear_" + nameOf(gate.format) + "_" + nameOf(up) +
+                     "_" + std::to_string(gate.rows) + "x" +
+                     std::to_string(gate.columns);
+  return kernelOnce(
+      site, name, {"read", "read", "read", "write"}, 1, [&](KernelBuilder &k) {
+        Mem x = k.buffer(0, Format::F32), g = k.buffer(1, gate.format);
+        Mem u = k.buffer(2, up), y = k.buffer(3, Format::F32);
+        V tokens = k.scalar(0);
+        k.items([&](V item) {
+          V low = item * rowsPerItem(gate.rows);
+          V high = k.minimum(low + rowsPerItem(gate.rows), k.index(gate.rows));
+          auto xAt = [&](V t) { return t * gate.columns; };
+          auto weightAt = [&](V r) { return r * gate.columns; };
+          auto emit = [&](V t, V r, ArrayRef<V> v) {
+            k.store(y, t * gate.rows + r, k.silu(v[0]) * v[1]);
+          };
+          rowProduct(k, {x, xAt, gate.columns, {g, u}, weightAt, emit}, low,
+                     high, k.index(0), tokens);
+        });
+      });
+}
+
+} // namespace mla::host

@@ -1,0 +1,513 @@
+//===- LowerToHost.cpp - ops to launches ----------------------------------===//
+//
+// Part of mla. Walks the step function in order; each op makes (or finds) its
+// kernels and appends launches. Values of the function map one to one to
+// buffers of the program.
+//
+//===----------------------------------------------------------------------===//
+#include "Kernels.h"
+#include "mla/CodeGen/Host/Passes.h"
+#include "mla/Plan/Plan.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+
+namespace mla {
+#define GEN_PASS_DEF_LOWERTOHOSTPASS
+#include "mla/CodeGen/Host/Passes.h.inc"
+} // namespace mla
+
+using namespace mla;
+
+namespace {
+
+WeightType weightType(Value v) { return cast<WeightType>(v.getType()); }
+
+host::MatrixShape matrix(Value weight) {
+  WeightType type = weightType(weight);
+  unsigned rank = type.getRank();
+  return {type.getFormat(), type.getDim(rank - 2), type.getDim(rank - 1)};
+}
+
+/// "layers.3.self_attn.o_proj": the name in an op's location, or the op's own.
+std::string originOf(Operation *op) {
+  if (auto name = op->getLoc()->findInstanceOf<NameLoc>())
+    return name.getName().str();
+  return op->getName().getStringRef().str();
+}
+
+/// Lowers the step function into one program.
+class ProgramLowering {
+public:
+  ProgramLowering(ProgramOp program, ModuleOp kernels)
+      : b(OpBuilder::atBlockEnd(&program.getBody().front())),
+        kernels(kernels) {}
+
+  LogicalResult lower(func::FuncOp step);
+  int64_t launches = 0;
+
+private:
+  LogicalResult lowerOp(Operation *op);
+  void lowerLinear(Operation *op, Value x, ValueRange weights,
+                   ValueRange results);
+  void lowerExperts(Operation *op, Value x, Value indices, Value weights,
+                    Value gate, Value up, Value down, Value shared, Value out);
+  void lowerMoE(MoEOp op);
+  void lowerLatentAttention(LatentAttentionOp op);
+  void lowerAttention(AttentionOp op);
+
+  host::KernelSite site(Operation *op) { return {kernels, op->getLoc()}; }
+  Format format(Value weight) { return weightType(weight).getFormat(); }
+
+  /// The program's value for a value of the function.
+  Value get(Value v) { return mapped.lookup(v); }
+  Value port(StringRef name, ArrayRef<StringRef> shape, Format format);
+  Value positions() { return port("positions", {"tokens"}, Format::I32); }
+  Value sequence() { return port("sequence", {"tokens"}, Format::I32); }
+  Value pageTable() {
+    return port("page_table", {"sequences", "pages"}, Format::I32);
+  }
+  Value workspace(ArrayRef<std::string> shape, Format format);
+  /// A new workspace for a result of the function.
+  Value result(Value v);
+  void launch(Operation *op, StringRef kernel, const std::string &grid,
+              ValueRange operands, ArrayRef<StringRef> scalars = {});
+
+  OpBuilder b;
+  ModuleOp kernels;
+  llvm::DenseMap<Value, Value> mapped; ///< function value -> program value
+  llvm::StringMap<Value> ports;
+};
+
+Value ProgramLowering::port(StringRef name, ArrayRef<StringRef> shape,
+                            Format format) {
+  Value &v = ports[name];
+  if (!v) {
+    SmallVector<StringAttr> dims;
+    for (StringRef d : shape)
+      dims.push_back(b.getStringAttr(d));
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(b.getInsertionBlock());
+    v = PortOp::create(b, b.getUnknownLoc(),
+                       BufferType::get(b.getContext(), dims, format), name);
+  }
+  return v;
+}
+
+Value ProgramLowering::workspace(ArrayRef<std::string> shape, Format format) {
+  SmallVector<StringAttr> dims;
+  for (const std::string &d : shape)
+    dims.push_back(b.getStringAttr(d));
+  return WorkspaceOp::create(b, b.getUnknownLoc(),
+                             BufferType::get(b.getContext(), dims, format),
+                             IntegerAttr());
+}
+
+Value ProgramLowering::result(Value v) {
+  auto type = cast<RankedTensorType>(v.getType());
+  Format format =
+      type.getElementType().isF32() ? Format::F32 : Format::I32;
+  return mapped[v] =
+             workspace({"tokens", std::to_string(type.getDimSize(1))}, format);
+}
+
+void ProgramLowering::launch(Operation *op, StringRef kernel,
+                             const std::string &grid, ValueRange operands,
+                             ArrayRef<StringRef> scalars) {
+  LaunchOp::create(b, op->getLoc(), FlatSymbolRefAttr::get(b.getContext(), kernel),
+                   b.getStringAttr(grid), operands, b.getStrArrayAttr(scalars),
+                   b.getStringAttr(originOf(op)));
+  ++launches;
+}
+
+void ProgramLowering::lowerLinear(Operation *op, Value x, ValueRange weights,
+                                  ValueRange results) {
+  SmallVector<host::MatrixShape> segments;
+  SmallVector<Value> operands{x};
+  int64_t grid = 0;
+  for (auto [w, y] : llvm::zip(weights, results)) {
+    segments.push_back(matrix(w));
+    grid += host::rowBlocks(segments.back().rows);
+    operands.append({w, y});
+  }
+  launch(op, host::linear(site(op), segments), std::to_string(grid), operands,
+         {"tokens"});
+}
+
+void ProgramLowering::lowerExperts(Operation *op, Value x, Value indices,
+                                   Value weights, Value gate, Value up,
+                                   Value down, Value shared, Value out) {
+  int64_t experts = weightType(gate).getDim(0);
+  auto topkText = cast<BufferType>(indices.getType()).getShape()[1].getValue();
+  int64_t topk = std::stoll(topkText.str());
+  host::MatrixShape gateShape = matrix(gate), downShape = matrix(down);
+  std::string pairs = "tokens * " + std::to_string(topk);
+  std::string slots = "min(" + pairs + ", " + std::to_string(experts) + ")";
+  Value order = workspace({pairs}, Format::I32);
+  Value active = workspace({slots}, Format::I32);
+  Value offsets = workspace({slots + " + 1"}, Format::I32);
+  Value count = workspace({"1"}, Format::I32);
+  launch(op, host::moeGroup(site(op), experts, topk), "1",
+         {indices, order, active, offsets, count}, {"tokens"});
+  Value h = workspace({pairs, std::to_string(gateShape.rows)}, Format::F32);
+  auto grid = [&](int64_t rows) {
+    return slots + " * " + std::to_string(host::rowBlocks(rows));
+  };
+  launch(op, host::moeGateUp(site(op), gateShape, format(up), topk),
+         grid(gateShape.rows), {x, order, active, offsets, count, gate, up, h});
+  Value y = workspace({pairs, std::to_string(downShape.rows)}, Format::F32);
+  launch(op, host::moeDown(site(op), downShape), grid(downShape.rows),
+         {h, order, active, offsets, count, down, y});
+  SmallVector<Value> operands{y, weights};
+  if (shared)
+    operands.push_back(shared);
+  operands.push_back(out);
+  launch(op, host::moeCombine(site(op), downShape.rows, topk, !!shared),
+         "tokens", operands);
+}
+
+void ProgramLowering::lowerMoE(MoEOp op) {
+  RoutingAttr routing = op.getRouting();
+  int64_t experts = weightType(op.getRouter()).getDim(0);
+  std::string topk = std::to_string(routing.getTopk());
+  Value x = get(op.getX());
+  Value logits = workspace({"tokens", std::to_string(experts)}, Format::F32);
+  lowerLinear(op, x, {get(op.getRouter())}, {logits});
+  Value indices = workspace({"tokens", topk}, Format::I32);
+  Value weights = workspace({"tokens", topk}, Format::F32);
+  std::optional<Format> biasFormat;
+  SmallVector<Value> operands{logits};
+  if (op.getBias()) {
+    biasFormat = format(op.getBias());
+    operands.push_back(get(op.getBias()));
+  }
+  operands.append({indices, weights});
+  launch(op, host::route(site(op), routing, experts, biasFormat), "tokens",
+         operands);
+  Value shared;
+  if (auto parts = op.getShared(); !parts.empty()) {
+    host::MatrixShape gate = matrix(parts[0]), down = matrix(parts[2]);
+    Value inner = workspace({"tokens", std::to_string(gate.rows)}, Format::F32);
+    launch(op, host::gatedLinear(site(op), gate, format(parts[1])),
+           std::to_string(host::rowBlocks(gate.rows)),
+           {x, get(parts[0]), get(parts[1]), inner}, {"tokens"});
+    shared = workspace({"tokens", std::to_string(down.rows)}, Format::F32);
+    lowerLinear(op, inner, {get(parts[2])}, {shared});
+  }
+  lowerExperts(op, x, indices, weights, get(op.getGate()), get(op.getUp()),
+               get(op.getDown()), shared, result(op.getResult()));
+}
+
+void ProgramLowering::lowerLatentAttention(LatentAttentionOp op) {
+  auto cache = cast<CacheType>(op.getCache().getType());
+  int64_t heads = op.getHeads(), latent = op.getKvLora();
+  host::HeadShape shape{heads, 0, cache.getWidth() - latent, 0, latent};
+  SmallVector<Value> operands{get(op.getQ()), positions(), sequence(),
+                              pageTable(), get(op.getCache())};
+  int64_t selected = 0;
+  if (op.getSelected()) {
+    selected = rowWidth(op.getSelected());
+    operands.push_back(get(op.getSelected()));
+  }
+  operands.push_back(result(op.getResult()));
+  launch(op,
+         host::latentAttention(site(op), shape, cache.getFormat(),
+                               op.getScale().convertToDouble(), selected),
+         "tokens * " + std::to_string(host::headBlocks(heads)), operands,
+         {"pages"});
+}
+
+void ProgramLowering::lowerAttention(AttentionOp op) {
+  auto cache = cast<CacheType>(op.getCache().getType());
+  host::HeadShape shape{int64_t(op.getHeads()), int64_t(op.getNope()),
+                        int64_t(op.getRope()), int64_t(op.getV()), 0};
+  SmallVector<Value> operands{get(op.getQ()), positions(), sequence(),
+                              pageTable(), get(op.getCache())};
+  int64_t selected = 0;
+  if (op.getSelected()) {
+    selected = rowWidth(op.getSelected());
+    operands.push_back(get(op.getSelected()));
+  }
+  operands.push_back(result(op.getResult()));
+  launch(op,
+         host::attention(site(op), shape, cache.getFormat(),
+                         op.getScale().convertToDouble(), selected),
+         "tokens * " + std::to_string(shape.heads), operands, {"pages"});
+}
+
+LogicalResult ProgramLowering::lowerOp(Operation *op) {
+  auto rows = [](Value v) { return rowWidth(v); };
+  auto one = [](int64_t n) { return std::to_string(n); };
+  return TypeSwitch<Operation *, LogicalResult>(op)
+      .Case([&](GetWeightOp o) {
+        mapped[o.getResult()] = b.clone(*op)->getResult(0);
+        return success();
+      })
+      .Case([&](GetCacheOp o) {
+        mapped[o.getResult()] = b.clone(*op)->getResult(0);
+        return success();
+      })
+      .Case([&](EmbeddingOp o) {
+        launch(op, host::embedding(site(op), matrix(o.getTable())), "tokens",
+               {get(o.getIds()), get(o.getTable()), result(o.getResult())});
+        return success();
+      })
+      .Case([&](RMSNormOp o) {
+        launch(op,
+               host::rmsNorm(site(op), rows(o.getX()), format(o.getWeight()),
+                             o.getEps().convertToDouble()),
+               "tokens",
+               {get(o.getX()), get(o.getWeight()), result(o.getResult())});
+        return success();
+      })
+      .Case([&](LayerNormOp o) {
+        launch(op,
+               host::layerNorm(site(op), rows(o.getX()), format(o.getWeight()),
+                               format(o.getBias()),
+                               o.getEps().convertToDouble()),
+               "tokens",
+               {get(o.getX()), get(o.getWeight()), get(o.getBias()),
+                result(o.getResult())});
+        return success();
+      })
+      .Case([&](LinearOp o) {
+        lowerLinear(op, get(o.getX()), {get(o.getWeight())},
+                    {result(o.getResult())});
+        return success();
+      })
+      .Case([&](JoinedLinearOp o) {
+        SmallVector<Value> weights, results;
+        for (auto [w, y] : llvm::zip(o.getWeights(), o.getResults())) {
+          weights.push_back(get(w));
+          results.push_back(result(y));
+        }
+        lowerLinear(op, get(o.getX()), weights, results);
+        return success();
+      })
+      .Case([&](GatedLinearOp o) {
+        host::MatrixShape gate = matrix(o.getGate());
+        launch(op, host::gatedLinear(site(op), gate, format(o.getUp())),
+               one(host::rowBlocks(gate.rows)),
+               {get(o.getX()), get(o.getGate()), get(o.getUp()),
+                result(o.getResult())},
+               {"tokens"});
+        return success();
+      })
+      .Case([&](SwiGLUOp o) {
+        launch(op, host::swiglu(site(op), rows(o.getGate())), "tokens",
+               {get(o.getGate()), get(o.getUp()), result(o.getResult())});
+        return success();
+      })
+      .Case([&](AddOp o) {
+        launch(op, host::add(site(op), rows(o.getLhs())), "tokens",
+               {get(o.getLhs()), get(o.getRhs()), result(o.getResult())});
+        return success();
+      })
+      .Case([&](SplitOp o) {
+        SmallVector<int64_t> widths;
+        SmallVector<Value> operands{get(o.getX())};
+        for (Value part : o.getResults()) {
+          widths.push_back(rows(part));
+          operands.push_back(result(part));
+        }
+        launch(op, host::split(site(op), widths), "tokens", operands);
+        return success();
+      })
+      .Case([&](LMHeadOp o) {
+        host::MatrixShape w = matrix(o.getWeight());
+        std::string vocab = one(w.rows);
+        Value logits = port("logits", {"outputs", vocab}, Format::F32);
+        mapped[o.getResult()] = logits;
+        launch(op, host::lmHead(site(op), w), one(host::rowBlocks(w.rows)),
+               {get(o.getX()), get(o.getWeight()),
+                port("outputs", {"outputs"}, Format::I32), logits},
+               {"outputs"});
+        return success();
+      })
+      .Case([&](RotaryEmbeddingOp o) {
+        launch(op,
+               host::rotaryEmbedding(site(op), o.getFrequencies(),
+                                     o.getFactor().convertToDouble()),
+               "tokens", {positions(), result(o.getResult())});
+        return success();
+      })
+      .Case([&](RopeOp o) {
+        launch(op,
+               host::rope(site(op), rows(o.getX()), o.getHeadDim(),
+                          o.getOffset(), rows(o.getRotary()),
+                          o.getInterleaved()),
+               "tokens",
+               {get(o.getX()), get(o.getRotary()), result(o.getResult())});
+        return success();
+      })
+      .Case([&](CacheWriteOp o) {
+        Value cache = get(o.getCache());
+        mapped[o.getResult()] = cache;
+        SmallVector<int64_t> widths;
+        SmallVector<Value> operands{positions(), sequence(), pageTable(),
+                                    cache};
+        for (Value part : o.getParts()) {
+          widths.push_back(rows(part));
+          operands.push_back(get(part));
+        }
+        launch(op,
+               host::cacheWrite(site(op), widths,
+                                cast<CacheType>(cache.getType()).getFormat()),
+               "tokens", operands, {"pages"});
+        return success();
+      })
+      .Case([&](LatentCacheWriteOp o) {
+        Value cache = get(o.getCache());
+        mapped[o.getResult()] = cache;
+        int64_t rope = rows(o.getRotary());
+        launch(op,
+               host::latentCacheWrite(
+                   site(op), rows(o.getX()) - rope, rope, format(o.getNorm()),
+                   cast<CacheType>(cache.getType()).getFormat(),
+                   o.getEps().convertToDouble(), o.getInterleaved()),
+               "tokens",
+               {positions(), sequence(), pageTable(), get(o.getX()),
+                get(o.getNorm()), get(o.getRotary()), cache},
+               {"pages"});
+        return success();
+      })
+      .Case([&](AbsorbQueryOp o) {
+        int64_t latent = weightType(o.getKvB()).getDim(1);
+        host::HeadShape shape{int64_t(o.getHeads()), int64_t(o.getNope()),
+                              rows(o.getRotary()), int64_t(o.getV()), latent};
+        launch(op,
+               host::absorbQuery(site(op), shape, format(o.getKvB()),
+                                 o.getInterleaved()),
+               one(shape.heads * host::absorbItems(latent)),
+               {get(o.getQ()), get(o.getKvB()), get(o.getRotary()),
+                result(o.getResult())},
+               {"tokens"});
+        return success();
+      })
+      .Case([&](ExpandValueOp o) {
+        int64_t latent = weightType(o.getKvB()).getDim(1);
+        host::HeadShape shape{int64_t(o.getHeads()), int64_t(o.getNope()), 0,
+                              int64_t(o.getV()), latent};
+        launch(op, host::expandValue(site(op), shape, format(o.getKvB())),
+               one(shape.heads * host::rowBlocks(shape.v)),
+               {get(o.getX()), get(o.getKvB()), result(o.getResult())},
+               {"tokens"});
+        return success();
+      })
+      .Case([&](IndexerOp o) {
+        auto cache = cast<CacheType>(o.getCache().getType());
+        launch(op,
+               host::indexer(site(op), o.getHeads(), cache.getWidth(),
+                             o.getTopk(), cache.getFormat(),
+                             o.getScale().convertToDouble()),
+               "tokens",
+               {get(o.getQ()), get(o.getWeights()), positions(), sequence(),
+                pageTable(), get(o.getCache()), result(o.getResult())},
+               {"pages"});
+        return success();
+      })
+      .Case([&](RouteOp o) {
+        std::optional<Format> bias;
+        SmallVector<Value> operands{get(o.getLogits())};
+        if (o.getBias()) {
+          bias = format(o.getBias());
+          operands.push_back(get(o.getBias()));
+        }
+        operands.append({result(o.getIndices()), result(o.getWeights())});
+        launch(op,
+               host::route(site(op), o.getRouting(), rows(o.getLogits()), bias),
+               "tokens", operands);
+        return success();
+      })
+      .Case([&](ExpertsOp o) {
+        lowerExperts(op, get(o.getX()), get(o.getIndices()),
+                     get(o.getWeights()), get(o.getGate()), get(o.getUp()),
+                     get(o.getDown()), Value(), result(o.getResult()));
+        return success();
+      })
+      .Case([&](LatentAttentionOp o) {
+        lowerLatentAttention(o);
+        return success();
+      })
+      .Case([&](AttentionOp o) {
+        lowerAttention(o);
+        return success();
+      })
+      .Case([&](MoEOp o) {
+        lowerMoE(o);
+        return success();
+      })
+      .Default([](Operation *op) {
+        return op->emitOpError("has no lowering to the host");
+      });
+}
+
+LogicalResult ProgramLowering::lower(func::FuncOp step) {
+  if (step.getNumArguments() != 2 || !step.getBody().hasOneBlock())
+    return step.emitOpError("expected the arguments ids and batch and one "
+                            "block");
+  mapped[step.getArgument(0)] = port("ids", {"tokens"}, Format::I32);
+  for (Operation &op : step.getBody().front().without_terminator()) {
+    if (!isa<GetWeightOp, GetCacheOp>(op)) {
+      auto lowering = op.getAttrOfType<StringAttr>("lowering");
+      if (!lowering || !lowering.getValue().starts_with("host."))
+        return op.emitOpError("expected a lowering to the host, found ")
+               << (lowering ? lowering.getValue() : "none")
+               << "; run mla-select-lowering first";
+    }
+    if (failed(lowerOp(&op)))
+      return failure();
+  }
+  auto end = cast<func::ReturnOp>(step.getBody().front().getTerminator());
+  if (end.getNumOperands() != 1 || !end.getOperand(0).getDefiningOp<LMHeadOp>())
+    return end.emitOpError("expected the step to return the logits of a "
+                           "mla.lm_head");
+  return success();
+}
+
+struct LowerToHostPass : mla::impl::LowerToHostPassBase<LowerToHostPass> {
+  using LowerToHostPassBase::LowerToHostPassBase;
+
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    auto step = module.lookupSymbol<func::FuncOp>("step");
+    if (!step) {
+      module.emitOpError("expected a function @step");
+      return signalPassFailure();
+    }
+    OpBuilder b = OpBuilder::atBlockEnd(module.getBody());
+    auto kernels = ModuleOp::create(b, module.getLoc(), "kernels");
+    SmallVector<int64_t> buckets(stepTokens.begin(), stepTokens.end());
+    if (buckets.empty())
+      buckets = {16, 256};
+    for (auto [i, tokens] : llvm::enumerate(buckets)) {
+      if (tokens < 1 || (i > 0 && tokens <= buckets[i - 1])) {
+        module.emitOpError("expected ascending, positive step-tokens, found ")
+            << tokens;
+        return signalPassFailure();
+      }
+      b.setInsertionPoint(step);
+      auto program = ProgramOp::create(
+          b, step.getLoc(), b.getStringAttr("step" + std::to_string(tokens)),
+          tokens, std::min<int64_t>(tokens, maxSequences), tokens,
+          IntegerAttr());
+      program.getBody().emplaceBlock();
+      ProgramLowering lowering(program, kernels);
+      if (failed(lowering.lower(step)))
+        return signalPassFailure();
+      numLaunches += lowering.launches;
+    }
+    numKernels += std::distance(kernels.getBody()->begin(),
+                                kernels.getBody()->end());
+    step.erase();
+  }
+};
+
+} // namespace
