@@ -1,0 +1,2 @@
+// RUN: mla-opt %s
+// CHECK: module

@@ -1,0 +1,3 @@
+// RUN: mla-opt %s | FileCheck %s
+// CHECK: module
+// OTHER-NEXT: func

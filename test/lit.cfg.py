@@ -1,0 +1,25 @@
+# The lit suite of mla. A test is a .mlir file for mla-opt or a .test file with
+# RUN lines for any tool. Features say which halves were built:
+#   REQUIRES: compiler   mla-opt and mla-compile
+#   REQUIRES: runtime    mla-run
+import os
+
+import lit.formats
+
+config.name = "mla"
+config.test_format = lit.formats.ShTest(execute_external=False)
+config.test_source_root = os.path.dirname(__file__)
+config.test_exec_root = os.path.join(config.mla_binary_dir, "test")
+config.excludes = ["data", "Inputs"]
+config.suffixes = [".test"]
+
+if config.mla_compiler:
+    config.available_features.add("compiler")
+    config.suffixes.append(".mlir")
+if config.mla_runtime:
+    config.available_features.add("runtime")
+
+# Our tools first: a test must never find an installed mla-opt.
+config.environment["PATH"] = os.pathsep.join(
+    [config.mla_tools_dir, config.llvm_tools_dir, config.environment["PATH"]]
+)
