@@ -17,9 +17,23 @@ static LogicalResult verifyKind(Operation *op, StringRef label, Value cache,
                            << stringifyCacheKind(kind) << ", found " << type;
 }
 
+/// Counts of heads and of their values, whose products the sizes must equal:
+/// two negative ones would make a plausible product.
+static LogicalResult
+verifyCounts(Operation *op, StringRef label,
+             ArrayRef<std::pair<StringRef, int64_t>> counts) {
+  for (auto [name, count] : counts)
+    if (failed(expectAtLeast(op, label, name, 1, count)))
+      return failure();
+  return success();
+}
+
 LogicalResult AttentionOp::verify() {
   int64_t heads = getHeads(), nope = getNope(), rope = getRope(), v = getV();
-  if (failed(expectSize(*this, "C1", "a q row", heads * (nope + rope),
+  if (failed(verifyCounts(
+          *this, "C1",
+          {{"heads", heads}, {"nope", nope}, {"rope", rope}, {"v", v}})) ||
+      failed(expectSize(*this, "C1", "a q row", heads * (nope + rope),
                         rowWidth(getQ()))) ||
       failed(verifyKind(*this, "C2", getCache(), CacheKind::Expanded)) ||
       failed(expectSize(*this, "C2", "a cache width", heads * (nope + v) + rope,
@@ -32,7 +46,9 @@ LogicalResult AttentionOp::verify() {
 LogicalResult AbsorbQueryOp::verify() {
   int64_t heads = getHeads(), nope = getNope(), v = getV();
   int64_t rope = rowWidth(getRotary());
-  if (failed(expectRank(*this, "C1", "kv_b", getKvB(), 2)) ||
+  if (failed(verifyCounts(*this, "C1",
+                          {{"heads", heads}, {"nope", nope}, {"v", v}})) ||
+      failed(expectRank(*this, "C1", "kv_b", getKvB(), 2)) ||
       failed(expectSize(*this, "C1", "kv_b rows", heads * (nope + v),
                         dim(getKvB(), 0))) ||
       failed(expectSize(*this, "C2", "a q row", heads * (nope + rope),
@@ -45,13 +61,15 @@ LogicalResult AbsorbQueryOp::verify() {
 LogicalResult LatentAttentionOp::verify() {
   int64_t heads = getHeads(), kvLora = getKvLora();
   int64_t width = cast<CacheType>(getCache().getType()).getWidth();
-  if (failed(verifyKind(*this, "C1", getCache(), CacheKind::Latent)))
+  if (failed(
+          verifyCounts(*this, "C1", {{"heads", heads}, {"kv_lora", kvLora}})) ||
+      failed(verifyKind(*this, "C1", getCache(), CacheKind::Latent)))
     return failure();
   if (width <= kvLora)
     return emitOpError("C1: expected a cache wider than kv_lora ")
            << kvLora << ", found " << width;
-  if (failed(expectSize(*this, "C2", "a q row", heads * width,
-                        rowWidth(getQ()))))
+  if (failed(
+          expectSize(*this, "C2", "a q row", heads * width, rowWidth(getQ()))))
     return failure();
   return expectSize(*this, "C3", "a result row", heads * kvLora,
                     rowWidth(getResult()));
@@ -59,7 +77,9 @@ LogicalResult LatentAttentionOp::verify() {
 
 LogicalResult ExpandValueOp::verify() {
   int64_t heads = getHeads(), nope = getNope(), v = getV();
-  if (failed(expectRank(*this, "C1", "kv_b", getKvB(), 2)) ||
+  if (failed(verifyCounts(*this, "C1",
+                          {{"heads", heads}, {"nope", nope}, {"v", v}})) ||
+      failed(expectRank(*this, "C1", "kv_b", getKvB(), 2)) ||
       failed(expectSize(*this, "C1", "kv_b rows", heads * (nope + v),
                         dim(getKvB(), 0))) ||
       failed(expectSize(*this, "C2", "an x row", heads * dim(getKvB(), 1),
@@ -71,11 +91,12 @@ LogicalResult ExpandValueOp::verify() {
 
 LogicalResult IndexerOp::verify() {
   int64_t heads = getHeads();
-  if (failed(verifyKind(*this, "C1", getCache(), CacheKind::Index)) ||
-      failed(expectSize(
-          *this, "C1", "a q row",
-          heads * cast<CacheType>(getCache().getType()).getWidth(),
-          rowWidth(getQ()))) ||
+  if (failed(verifyCounts(*this, "C1", {{"heads", heads}})) ||
+      failed(verifyKind(*this, "C1", getCache(), CacheKind::Index)) ||
+      failed(
+          expectSize(*this, "C1", "a q row",
+                     heads * cast<CacheType>(getCache().getType()).getWidth(),
+                     rowWidth(getQ()))) ||
       failed(expectSize(*this, "C2", "a weights row", heads,
                         rowWidth(getWeights()))) ||
       failed(expectAtLeast(*this, "C3", "a topk", 1, getTopk())))

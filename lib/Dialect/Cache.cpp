@@ -58,8 +58,8 @@ LogicalResult LatentCacheWriteOp::verify() {
   int64_t width = rowWidth(getX());
   if (cache.getKind() != CacheKind::Latent)
     return emitOpError("C1: expected a latent cache, found ") << cache;
-  if (failed(expectSize(*this, "C1", "a cache width", width,
-                        cache.getWidth())) ||
+  if (failed(
+          expectSize(*this, "C1", "a cache width", width, cache.getWidth())) ||
       failed(expectRank(*this, "C2", "norm", getNorm(), 1)) ||
       failed(expectSize(*this, "C2", "norm and rotary widths with a sum", width,
                         dim(getNorm(), 0) + rowWidth(getRotary()))) ||

@@ -13,8 +13,8 @@ using namespace mla;
 LogicalResult ProgramOp::verify() {
   int64_t tokens = getMaxTokens();
   if (failed(expectAtLeast(*this, "C1", "max_tokens", 1, tokens)) ||
-      failed(expectAtLeast(*this, "C1", "max_sequences", 1,
-                           getMaxSequences())) ||
+      failed(
+          expectAtLeast(*this, "C1", "max_sequences", 1, getMaxSequences())) ||
       failed(expectAtLeast(*this, "C1", "max_outputs", 1, getMaxOutputs())))
     return failure();
   int64_t larger = std::max<int64_t>(getMaxSequences(), getMaxOutputs());
@@ -36,8 +36,10 @@ LogicalResult PortOp::verify() {
 }
 
 LogicalResult WorkspaceOp::verify() {
-  if (auto offset = getOffset(); offset && (int64_t(*offset) < 0 || *offset % 64))
-    return emitOpError("C1: expected an offset that is a multiple of 64, found ")
+  if (auto offset = getOffset();
+      offset && (int64_t(*offset) < 0 || *offset % 64))
+    return emitOpError(
+               "C1: expected an offset that is a multiple of 64, found ")
            << int64_t(*offset);
   return success();
 }
@@ -66,6 +68,14 @@ LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (!access)
     return emitOpError("C1: no kernel named ")
            << getKernelAttr() << " in the module @kernels";
+  for (Attribute entry : access) {
+    auto text = dyn_cast<StringAttr>(entry);
+    if (!text ||
+        !llvm::is_contained({"read", "write", "readwrite"}, text.getValue()))
+      return emitOpError("C1: expected mla.access of 'read', 'write' and "
+                         "'readwrite', found ")
+             << entry;
+  }
   if (failed(expectSize(*this, "C2", "a number of operands", access.size(),
                         getOperands().size())))
     return failure();

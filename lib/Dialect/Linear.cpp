@@ -79,12 +79,12 @@ LogicalResult LinearOp::verify() {
 LogicalResult JoinedLinearOp::verify() {
   if (failed(expectAtLeast(*this, "C1", "a number of weights", 2,
                            getWeights().size())) ||
-      failed(expectSize(*this, "C1", "a number of results",
-                        getWeights().size(), getResults().size())))
+      failed(expectSize(*this, "C1", "a number of results", getWeights().size(),
+                        getResults().size())))
     return failure();
   for (auto [weight, result] : llvm::zip(getWeights(), getResults()))
-    if (failed(verifyMatrix(*this, "C2", "C3", "weight", getX(), weight,
-                            result)))
+    if (failed(
+            verifyMatrix(*this, "C2", "C3", "weight", getX(), weight, result)))
       return failure();
   return success();
 }

@@ -49,8 +49,8 @@ static LogicalResult verifyStacks(Operation *op, StringRef upLabel,
                                   Value up, Value down) {
   if (failed(expectRank(op, upLabel, "gate", gate, 3)) ||
       failed(expectRank(op, upLabel, "up", up, 3)) ||
-      failed(expectSize(op, upLabel, "gate columns", rowWidth(x),
-                        dim(gate, 2))))
+      failed(
+          expectSize(op, upLabel, "gate columns", rowWidth(x), dim(gate, 2))))
     return failure();
   for (unsigned i = 0; i < 3; ++i)
     if (failed(expectSize(op, upLabel, ("up dimension " + Twine(i)).str(),
@@ -59,8 +59,7 @@ static LogicalResult verifyStacks(Operation *op, StringRef upLabel,
   if (failed(expectRank(op, downLabel, "down", down, 3)) ||
       failed(expectSize(op, downLabel, "down matrices", dim(gate, 0),
                         dim(down, 0))) ||
-      failed(expectSize(op, downLabel, "down rows", rowWidth(x),
-                        dim(down, 1))))
+      failed(expectSize(op, downLabel, "down rows", rowWidth(x), dim(down, 1))))
     return failure();
   return expectSize(op, downLabel, "down columns", dim(gate, 1), dim(down, 2));
 }

@@ -17,7 +17,8 @@ def MLA_AttentionOp : MLA_Op<"attention", [Pure]> {
     f32, weighted sum of the values. With `selected`, only the positions listed
     in the token's row take part (entries below 0 are none).
 
-    - C1: a row of `q` is `heads` * (`nope` + `rope`) values.
+    - C1: `heads`, `nope`, `rope` and `v` are positive, and a row of `q` is
+      `heads` * (`nope` + `rope`) values.
     - C2: `cache` is expanded, `heads` * (`nope` + `v`) + `rope` wide.
     - C3: a row of the result is `heads` * `v` values.
 
@@ -38,7 +39,8 @@ def MLA_AbsorbQueryOp : MLA_Op<"absorb_query", [Pure]> {
     rotates the rotary part. For each head:
     `result = [q_nope * kv_b[head's nope rows] | rotated q_rope]`.
 
-    - C1: `kv_b` has rank 2 and `heads` * (`nope` + `v`) rows.
+    - C1: `heads`, `nope` and `v` are positive, and `kv_b` has rank 2 and
+      `heads` * (`nope` + `v`) rows.
     - C2: a row of `q` is `heads` * (`nope` + width of `rotary`) values.
     - C3: a row of the result is `heads` * (columns of `kv_b` + width of
       `rotary`) values.
@@ -60,7 +62,8 @@ def MLA_LatentAttentionOp : MLA_Op<"latent_attention", [Pure]> {
     `kv_lora` values of the rows. With `selected`, only the positions listed in
     the token's row take part (entries below 0 are none).
 
-    - C1: `cache` is latent and wider than `kv_lora`.
+    - C1: `heads` and `kv_lora` are positive, and `cache` is latent and wider
+      than `kv_lora`.
     - C2: a row of `q` is `heads` times the width of `cache`.
     - C3: a row of the result is `heads` * `kv_lora` values.
 
@@ -79,7 +82,8 @@ def MLA_ExpandValueOp : MLA_Op<"expand_value", [Pure]> {
     Applies the value half of kv_b to the output instead of to every cached
     latent. For each head: `result = kv_b[head's v rows] * x`.
 
-    - C1: `kv_b` has rank 2 and `heads` * (`nope` + `v`) rows.
+    - C1: `heads`, `nope` and `v` are positive, and `kv_b` has rank 2 and
+      `heads` * (`nope` + `v`) rows.
     - C2: a row of `x` is `heads` times the columns of `kv_b`.
     - C3: a row of the result is `heads` * `v` values.
 
@@ -99,7 +103,8 @@ def MLA_IndexerOp : MLA_Op<"indexer", [Pure]> {
     relu(q[t, h] . key[s])`; the result is the positions of the best `topk`
     scores (ties: lower position), all of them if there are no more, then -1.
 
-    - C1: `cache` is an index cache; a row of `q` is `heads` times its width.
+    - C1: `heads` is positive, and `cache` is an index cache; a row of `q` is
+      `heads` times its width.
     - C2: a row of `weights` is `heads` values.
     - C3: `topk` is positive and the width of the result.
 

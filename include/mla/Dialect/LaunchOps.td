@@ -11,7 +11,7 @@ include "mlir/IR/RegionKindInterface.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
 
-def MLA_ProgramOp : MLA_Op<"program", [Symbol, NoRegionArguments, SingleBlock, NoTerminator]> {
+def MLA_ProgramOp : MLA_Op<"program", [IsolatedFromAbove, Symbol, NoRegionArguments, SingleBlock, NoTerminator]> {
   let summary = "The launches of a step";
   let description = [{
     A straight line of launches for steps of at most `max_tokens` tokens in at
