@@ -18,6 +18,8 @@ double ModelConfig::softmaxScale() const {
 
 namespace {
 constexpr uint64_t maxConfigBytes = uint64_t(64) << 20;
+constexpr const char *sidecarName = "hf_quant_config.json";
+constexpr const char *generationName = "generation_config.json";
 
 //===----------------------------------------------------------------------===//
 // Architecture
@@ -268,18 +270,29 @@ QuantizationConfig readAllQuantization(ConfigReader &reader,
   return out;
 }
 
-/// The parsed file beside config.json, or nothing if there is none.
+/// Parses the file `name` beside config.json; null if there is none.
 Result<std::unique_ptr<JsonDocument>>
-parseBeside(const std::filesystem::path &config, const char *name) {
-  std::filesystem::path path = config.parent_path() / name;
-  std::error_code ec;
-  if (!std::filesystem::exists(path, ec))
+parseBeside(std::optional<std::string_view> text,
+            const std::filesystem::path &config, const char *name) {
+  if (!text)
     return std::unique_ptr<JsonDocument>();
-  MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> document,
-                       JsonDocument::parseFile(path, maxConfigBytes));
+  MLA_ASSIGN_OR_RETURN(
+      std::unique_ptr<JsonDocument> document,
+      JsonDocument::parseText(*text, (config.parent_path() / name).string()));
   if (!document->root().isObject())
     document->root().fail("an object");
   return document;
+}
+
+/// The text of the file `name` beside config.json, or nothing.
+Result<std::optional<std::string>>
+readBeside(const std::filesystem::path &config, const char *name) {
+  std::filesystem::path path = config.parent_path() / name;
+  std::error_code ec;
+  if (!std::filesystem::exists(path, ec))
+    return std::optional<std::string>();
+  MLA_ASSIGN_OR_RETURN(std::string text, readFile(path, maxConfigBytes));
+  return std::optional<std::string>(std::move(text));
 }
 
 //===----------------------------------------------------------------------===//
@@ -335,15 +348,28 @@ Status combine(const ConfigReader &reader,
 
 Result<ModelConfig> ModelConfig::read(const std::filesystem::path &path) {
   std::error_code ec;
+  std::filesystem::path file =
+      std::filesystem::is_directory(path, ec) ? path / "config.json" : path;
+  MLA_ASSIGN_OR_RETURN(std::string text, readFile(file, maxConfigBytes));
+  MLA_ASSIGN_OR_RETURN(std::optional<std::string> sidecar,
+                       readBeside(file, sidecarName));
+  MLA_ASSIGN_OR_RETURN(std::optional<std::string> generation,
+                       readBeside(file, generationName));
+  return parse(text, file, sidecar, generation);
+}
+
+Result<ModelConfig>
+ModelConfig::parse(std::string_view text, const std::filesystem::path &file,
+                   std::optional<std::string_view> sidecarText,
+                   std::optional<std::string_view> generationText) {
   ModelConfig config;
-  config.file = std::filesystem::is_directory(path, ec) ? path / "config.json"
-                                                        : path;
+  config.file = file;
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> main,
-                       JsonDocument::parseFile(config.file, maxConfigBytes));
+                       JsonDocument::parseText(text, file.string()));
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> sidecar,
-                       parseBeside(config.file, "hf_quant_config.json"));
+                       parseBeside(sidecarText, file, sidecarName));
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> generation,
-                       parseBeside(config.file, "generation_config.json"));
+                       parseBeside(generationText, file, generationName));
 
   JsonValue outer = main->root();
   if (!outer.isObject())

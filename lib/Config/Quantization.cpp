@@ -30,7 +30,7 @@ static void readExclude(ConfigReader &reader, const JsonValue &list,
 /// Fails unless `v` is absent, null or the integer `value`.
 static void expectInteger(ConfigReader &reader, const JsonValue &v,
                           int64_t value, std::string_view what) {
-  if (v.present() && !(v.isInteger() && v.integer(value - 1, INT64_MAX) == value))
+  if (v.present() && v.dump() != std::to_string(value))
     reader.refuse(v, "unsupported " + std::string(what) + " (" + v.describe() +
                          ", supported: " + std::to_string(value) + ")");
 }

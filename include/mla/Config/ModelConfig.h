@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace mla {
@@ -145,6 +146,13 @@ struct ModelConfig {
   /// `path` is a model folder or a lone config.json. In a folder,
   /// hf_quant_config.json and generation_config.json are folded in.
   static Result<ModelConfig> read(const std::filesystem::path &path);
+
+  /// The same from texts: config.json (of `file`, for messages) and, where
+  /// there are any, the two files beside it.
+  static Result<ModelConfig>
+  parse(std::string_view config, const std::filesystem::path &file,
+        std::optional<std::string_view> hfQuantConfig = std::nullopt,
+        std::optional<std::string_view> generationConfig = std::nullopt);
 
   /// The text of `mla-compile --print-config`: one "name: value" a line.
   std::string print() const;

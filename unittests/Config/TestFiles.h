@@ -1,0 +1,60 @@
+//===- TestFiles.h - files that the tests of lib/Config write ---*- C++ -*-===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_UNITTESTS_CONFIG_TESTFILES_H
+#define MLA_UNITTESTS_CONFIG_TESTFILES_H
+
+#include "mla/Config/ModelConfig.h"
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace mla::test {
+
+/// A folder of its own for each test; gone with the object.
+class TempFolder {
+public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder &) = delete;
+  std::filesystem::path operator/(const std::string &name) const {
+    return path / name;
+  }
+  void write(const std::string &name, std::string_view bytes) const;
+  std::filesystem::path path;
+};
+
+std::string readBytes(const std::filesystem::path &path);
+
+/// A file of test/data.
+std::filesystem::path dataFile(const std::string &name);
+std::filesystem::path publishedConfig(const std::string &name);
+
+/// A small, right DeepSeek-V3 configuration to spoil.
+nlohmann::json smallConfig();
+/// The same for GLM-5 (with an indexer).
+nlohmann::json smallSparseConfig();
+
+/// Parses `config` as a config.json. `more` may hold what stands beside it:
+/// hf_quant_config.json and generation_config.json.
+Result<ModelConfig>
+readConfig(const nlohmann::json &config,
+           const std::vector<std::pair<std::string, nlohmann::json>> &more = {});
+
+/// The error of parsing `config`; "" if there is none.
+std::string
+configError(const nlohmann::json &config,
+            const std::vector<std::pair<std::string, nlohmann::json>> &more = {},
+            StatusCode *code = nullptr);
+
+/// A safetensors file: length, header, `dataBytes` zeros.
+std::string safetensors(const std::string &header, size_t dataBytes);
+
+/// `text` without any occurrence of `part`.
+std::string without(std::string text, const std::string &part);
+
+} // namespace mla::test
+
+#endif // MLA_UNITTESTS_CONFIG_TESTFILES_H
