@@ -91,9 +91,13 @@ LogicalResult JoinedLinearOp::verify() {
 
 LogicalResult GatedLinearOp::verify() {
   if (failed(verifyMatrix(*this, "C1", "C2", "gate", getX(), getGate(),
-                          getResult())))
+                          getResult())) ||
+      failed(expectRank(*this, "C1", "up", getUp(), 2)) ||
+      failed(expectSize(*this, "C1", "up rows", dim(getGate(), 0),
+                        dim(getUp(), 0))))
     return failure();
-  return verifyMatrix(*this, "C1", "C1", "up", getX(), getUp(), getResult());
+  return expectSize(*this, "C1", "up columns", rowWidth(getX()),
+                    dim(getUp(), 1));
 }
 
 LogicalResult SplitOp::verify() {

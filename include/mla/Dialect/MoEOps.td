@@ -26,7 +26,7 @@ def MLA_RouteOp : MLA_Op<"route", [Pure]> {
   }];
   let arguments = (ins MLA_Rows:$logits, Optional<MLA_Weight>:$bias, MLA_RoutingAttr:$routing);
   let results = (outs MLA_IndexRows:$indices, MLA_Rows:$weights);
-  let assemblyFormat = "$logits (`bias` $bias^)? $routing attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$logits (`bias` $bias^)? `routing` $routing attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }
 
@@ -76,7 +76,7 @@ def MLA_MoEOp : MLA_Op<"moe", [Pure, AttrSizedOperandSegments]> {
   let results = (outs MLA_Rows:$result);
   let assemblyFormat = [{
     $x `,` $router (`bias` $bias^)? `experts` $gate `,` $up `,` $down
-    (`shared` $shared^)? $routing attr-dict `:` functional-type(operands, results)
+    (`shared` $shared^)? `routing` $routing attr-dict `:` functional-type(operands, results)
   }];
   let hasVerifier = 1;
 }

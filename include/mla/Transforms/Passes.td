@@ -108,7 +108,7 @@ def FuseMoEPass : Pass<"mla-fuse-moe", "::mlir::ModuleOp"> {
     Before:
     ```mlir
     %l = mla.linear %x, %router
-    %i, %w = mla.route %l bias %bias #mla.routing<...>
+    %i, %w = mla.route %l bias %bias routing <...>
     %e = mla.experts %x, %i, %w, %gate, %up, %down
     %s = mla.gated_linear %x, %sgate, %sup
     %d = mla.linear %s, %sdown
@@ -116,7 +116,7 @@ def FuseMoEPass : Pass<"mla-fuse-moe", "::mlir::ModuleOp"> {
     ```
     After:
     ```mlir
-    %m = mla.moe %x, %router bias %bias experts %gate, %up, %down shared %sgate, %sup, %sdown #mla.routing<...>
+    %m = mla.moe %x, %router bias %bias experts %gate, %up, %down shared %sgate, %sup, %sdown routing <...>
     ```
     Without a shared expert the last three ops are absent.
 
