@@ -5,6 +5,7 @@
 //===----------------------------------------------------------------------===//
 #include "mla/Plan/Plan.h"
 #include "Internal.h"
+#include "mla/Support/Hash.h"
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -61,14 +62,11 @@ Result<uint64_t> hashFile(const std::filesystem::path &file) {
   if (!in)
     return ioError(file.string() +
                    ": cannot be opened: " + std::strerror(errno));
-  uint64_t hash = 0xcbf29ce484222325u;
+  uint64_t hash = fnv1a64("");
   std::array<char, 65536> piece;
   while (in) {
     in.read(piece.data(), piece.size());
-    for (std::streamsize i = 0, n = in.gcount(); i < n; ++i) {
-      hash ^= static_cast<unsigned char>(piece[static_cast<size_t>(i)]);
-      hash *= 0x100000001b3u;
-    }
+    hash = fnv1a64({piece.data(), static_cast<size_t>(in.gcount())}, hash);
   }
   if (in.bad())
     return ioError(file.string() + ": cannot be read");

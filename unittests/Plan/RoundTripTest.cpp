@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "SamplePlan.h"
+#include "mla/Support/Json.h"
 #include <gtest/gtest.h>
 
 using namespace mla;
@@ -289,6 +290,20 @@ TEST(PlanRoundTrip, ManyExpertsStayCompact) {
             "model.layers.59.mlp.experts.383.down_proj.weight");
   EXPECT_EQ(q.weights.back().sources.back().offset,
             p.weights.back().sources.back().offset);
+}
+
+/// The page shows what print() prints.
+TEST(PlanRoundTrip, ExampleOfThePage) {
+  Result<std::string> page = readFile(MLA_PLAN_FORMAT_PAGE);
+  ASSERT_TRUE(page.ok()) << page.status().message();
+  std::string fence = "```json\n";
+  size_t begin = page->find(fence);
+  ASSERT_NE(begin, std::string::npos);
+  begin += fence.size();
+  std::string example = page->substr(begin, page->find("```", begin) - begin);
+  Result<Plan> plan = parse(example, "plan-format.md");
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(print(*plan), example);
 }
 
 } // namespace
