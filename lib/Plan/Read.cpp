@@ -387,32 +387,6 @@ private:
   uint64_t sources = 0; // checkpoint tensors so far
 };
 
-/// `name` as a file of `folder` that cannot lie anywhere else. `root` is the
-/// folder without symbolic links.
-Status checkFile(const std::filesystem::path &folder,
-                 const std::filesystem::path &root, const std::string &name) {
-  namespace fs = std::filesystem;
-  std::error_code ec;
-  fs::path path = folder / name;
-  fs::file_status status = fs::symlink_status(path, ec);
-  if (!fs::exists(status))
-    return notFound(path.string() + ": expected a file, found none");
-  fs::path real = fs::canonical(path, ec);
-  if (ec)
-    return notFound(path.string() + ": expected a file, found " + ec.message());
-  // Plain names: the file's parent must be the folder, or one inside it.
-  auto [rootEnd, realAt] =
-      std::mismatch(root.begin(), root.end(), real.begin(), real.end());
-  if (rootEnd != root.end())
-    return invalid(path.string() +
-                   ": expected a file inside the plan's "
-                   "folder, found a link to " +
-                   real.string());
-  if (!fs::is_regular_file(real, ec))
-    return invalid(path.string() + ": expected a file, found something else");
-  return {};
-}
-
 } // namespace
 
 Result<Plan> parse(std::string_view json, const std::string &name) {
@@ -426,33 +400,6 @@ Result<Plan> parse(std::string_view json, const std::string &name) {
     return Reader(*document).run();
   } catch (const std::exception &e) { // Memory ran out.
     return exhausted(name + ": the plan cannot be read: " + e.what());
-  }
-}
-
-Result<Plan> read(const std::filesystem::path &folder) {
-  try {
-    std::error_code ec;
-    std::filesystem::path root = std::filesystem::canonical(folder, ec);
-    if (ec || !std::filesystem::is_directory(root, ec))
-      return notFound(folder.string() + ": expected the folder of a plan, "
-                                        "found none");
-    MLA_RETURN_IF_ERROR(checkFile(folder, root, detail::planFile));
-    std::filesystem::path file = folder / detail::planFile;
-    MLA_ASSIGN_OR_RETURN(std::string text,
-                         readFile(file, detail::maxPlanBytes));
-    MLA_ASSIGN_OR_RETURN(Plan plan, parse(text, file.string()));
-    MLA_RETURN_IF_ERROR(checkFile(folder, root, plan.library));
-    for (const std::string &name : plan.tokenizerFiles)
-      MLA_RETURN_IF_ERROR(checkFile(folder, root, name));
-    MLA_ASSIGN_OR_RETURN(uint64_t hash, hashFile(folder / plan.library));
-    if (hash != plan.libraryHash)
-      return invalid((folder / plan.library).string() +
-                     ": expected the file that the plan was written with, "
-                     "found other bytes (the hash differs)");
-    return plan;
-  } catch (const std::exception &e) { // Memory ran out.
-    return exhausted(folder.string() +
-                     ": the plan cannot be read: " + e.what());
   }
 }
 

@@ -7,7 +7,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Internal.h"
-#include <fstream>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
@@ -310,28 +310,6 @@ Json toJson(const Plan &plan) {
   return out;
 }
 
-Status writeText(const std::filesystem::path &file, const std::string &text) {
-  // A reader sees the old plan or the new one, never half of one.
-  std::filesystem::path partial = file;
-  partial += ".partial";
-  std::error_code ec;
-  {
-    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-    out.write(text.data(), static_cast<std::streamsize>(text.size()));
-    out.close();
-    if (!out) {
-      std::filesystem::remove(partial, ec);
-      return ioError(file.string() + ": cannot be written");
-    }
-  }
-  std::filesystem::rename(partial, file, ec);
-  if (!ec)
-    return {};
-  Status status = ioError(file.string() + ": " + ec.message());
-  std::filesystem::remove(partial, ec);
-  return status;
-}
-
 } // namespace
 
 std::string print(const Plan &plan) {
@@ -339,26 +317,6 @@ std::string print(const Plan &plan) {
   emit(toJson(plan), 0, 0, out);
   out += "\n";
   return out;
-}
-
-Status write(const Plan &plan, const std::filesystem::path &folder) {
-  try {
-    std::filesystem::path file = folder / detail::planFile;
-    std::error_code ec;
-    if (!std::filesystem::is_directory(folder, ec))
-      return notFound(folder.string() + ": expected a folder for the plan, "
-                                        "found none");
-    MLA_RETURN_IF_ERROR(detail::verify(plan, file.string()));
-    std::string text = print(plan);
-    if (text.size() > detail::maxPlanBytes)
-      return invalid(file.string() + ": expected at most " +
-                     std::to_string(detail::maxPlanBytes) + " bytes, found " +
-                     std::to_string(text.size()));
-    return writeText(file, text);
-  } catch (const std::exception &e) { // Memory ran out.
-    return exhausted(folder.string() +
-                     ": the plan cannot be written: " + e.what());
-  }
 }
 
 } // namespace mla::plan
