@@ -98,7 +98,7 @@ static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
 
 /// An object may call only what every C library's math part has.
 static llvm::Error checkExternals(llvm::StringRef object) {
-  static const llvm::StringRef allowed[] = {"sinf", "cosf", "memcpy", "memset",
+  static const llvm::StringRef allowed[] = {"sinf", "cosf", "sincosf", "memcpy", "memset",
                                             "memmove"};
   auto file = llvm::object::ObjectFile::createObjectFile(
       llvm::MemoryBufferRef(object, "kernels"));
