@@ -39,7 +39,8 @@ Status checkLogits(std::span<const float> logits, int64_t step) {
     any |= v != minusInfinity;
   }
   if (logits.empty())
-    return invalid("step " + std::to_string(step) + ": no logits to sample from");
+    return invalid("step " + std::to_string(step) +
+                   ": no logits to sample from");
   if (!any)
     return numeric("every logit is -inf");
   return {};
@@ -140,8 +141,7 @@ void Sampler::keepTopP() {
   do {
     std::pop_heap(candidates.begin(), heapEnd, lessProbable);
     --heapEnd; // What is popped gathers, most probable last, behind the heap.
-    sum +=
-        std::exp((double(heapEnd->logit) - double(largest)) / temperature);
+    sum += std::exp((double(heapEnd->logit) - double(largest)) / temperature);
   } while (sum < wanted && heapEnd != candidates.begin());
   candidates.erase(candidates.begin(), heapEnd);
   std::reverse(candidates.begin(), candidates.end());
@@ -178,8 +178,8 @@ Result<int32_t> Sampler::sample(std::span<const float> logits,
   }
 
   if (options.temperature == 0.0f) // max_element gives the first of equals.
-    return static_cast<int32_t>(
-        std::max_element(logits.begin(), logits.end()) - logits.begin());
+    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) -
+                                logits.begin());
 
   candidates.clear();
   for (size_t i = 0; i < logits.size(); ++i)

@@ -116,8 +116,8 @@ void AddedTokens::splitOne(const Matcher &matcher, std::string_view text,
     out.push_back({text.substr(done), -1});
 }
 
-std::vector<AddedTokens::Segment>
-AddedTokens::split(std::string_view text, bool parseSpecial) const {
+std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text,
+                                                     bool parseSpecial) const {
   std::vector<Segment> out;
   if (text.empty())
     return out;

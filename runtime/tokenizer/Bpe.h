@@ -32,7 +32,7 @@ public:
     struct Pair {
       uint32_t rank;
       int32_t position;
-      int32_t id; ///< what the merge makes
+      int32_t id;                           ///< what the merge makes
       bool operator<(const Pair &o) const { // For a heap with the best on top.
         return rank != o.rank ? rank > o.rank : position > o.position;
       }

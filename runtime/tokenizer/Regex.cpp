@@ -40,7 +40,8 @@ using MatchDataPtr =
     std::unique_ptr<pcre2_match_data, Freer<pcre2_match_data_free>>;
 using MatchContextPtr =
     std::unique_ptr<pcre2_match_context, Freer<pcre2_match_context_free>>;
-using JitStackPtr = std::unique_ptr<pcre2_jit_stack, Freer<pcre2_jit_stack_free>>;
+using JitStackPtr =
+    std::unique_ptr<pcre2_jit_stack, Freer<pcre2_jit_stack_free>>;
 } // namespace
 
 struct RegexScratch::State {
@@ -114,9 +115,9 @@ Status Regex::split(std::string_view text, RegexScratch &scratch,
     return exhausted("no memory to match a pattern");
   auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(state.match.get());
-  size_t done = 0;    // Everything before is in `out`.
-  size_t from = 0;    // Where the next search begins.
-  bool any = false;   // An earlier match exists and ended at `lastEnd`.
+  size_t done = 0;  // Everything before is in `out`.
+  size_t from = 0;  // Where the next search begins.
+  bool any = false; // An earlier match exists and ended at `lastEnd`.
   size_t lastEnd = 0;
   auto emit = [&](size_t begin, size_t end) {
     if (begin < end)
@@ -135,7 +136,8 @@ Status Regex::split(std::string_view text, RegexScratch &scratch,
     if (rc == PCRE2_ERROR_NOMATCH)
       break;
     if (rc < 0)
-      return exhausted("pattern \"" + code->source + "\" gave up on a text of " +
+      return exhausted("pattern \"" + code->source +
+                       "\" gave up on a text of " +
                        std::to_string(text.size()) + " bytes at byte " +
                        std::to_string(from) + ": " + errorText(rc));
     size_t begin = bounds[0], end = bounds[1];

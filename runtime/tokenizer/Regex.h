@@ -4,6 +4,11 @@
 // Here they are rewritten (translateOniguruma) into what means the same to
 // PCRE2, and run with it. What cannot be rewritten faithfully is Unsupported.
 //
+// Two differences remain. PCRE2's Unicode tables may be older or newer than
+// those of Hugging Face's library (10.42 has Unicode 14, tokenizers 0.23 has
+// 16; characters that both know split alike). And (?i) folds characters one by
+// one: "ss" does not match U+00DF.
+//
 // The pattern comes from the model, the text from anybody: match and heap
 // limits make sure that no text hangs a match; meeting one is Exhausted.
 //

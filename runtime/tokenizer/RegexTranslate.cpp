@@ -5,79 +5,24 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/tokenizer/Regex.h"
+#include "runtime/tokenizer/RegexProperties.h"
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <cstdint>
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
 
 namespace mla {
 
 namespace {
 // Oniguruma's \w; PCRE2's own lacks marks and most connectors.
-constexpr std::string_view wordItems =
-    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+constexpr std::string_view wordItems = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// ... and what it takes along outside of brackets only (a quirk of its Latin-1
+// table, which published ids depend on): superscripts and fractions.
+constexpr std::string_view wordQuirk = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
 constexpr std::string_view hexItems = "0-9A-Fa-f";
 constexpr int maxNesting = 64;
-
-struct Name {
-  std::string_view from, to;
-};
-// Names that PCRE2 does not know or understands otherwise, lower case, without
-// separators.
-constexpr Name propertyNames[] = {
-    {"letter", "L"},             {"casedletter", "L&"},
-    {"lc", "L&"},                {"uppercaseletter", "Lu"},
-    {"lowercaseletter", "Ll"},   {"titlecaseletter", "Lt"},
-    {"modifierletter", "Lm"},    {"otherletter", "Lo"},
-    {"mark", "M"},               {"combiningmark", "M"},
-    {"nonspacingmark", "Mn"},    {"spacingmark", "Mc"},
-    {"enclosingmark", "Me"},     {"number", "N"},
-    {"decimalnumber", "Nd"},     {"letternumber", "Nl"},
-    {"othernumber", "No"},       {"punctuation", "P"},
-    {"connectorpunctuation", "Pc"}, {"dashpunctuation", "Pd"},
-    {"openpunctuation", "Ps"},   {"closepunctuation", "Pe"},
-    {"initialpunctuation", "Pi"}, {"finalpunctuation", "Pf"},
-    {"otherpunctuation", "Po"},  {"symbol", "S"},
-    {"mathsymbol", "Sm"},        {"currencysymbol", "Sc"},
-    {"modifiersymbol", "Sk"},    {"othersymbol", "So"},
-    {"separator", "Z"},          {"spaceseparator", "Zs"},
-    {"lineseparator", "Zl"},     {"paragraphseparator", "Zp"},
-    {"other", "C"},              {"control", "Cc"},
-    {"format", "Cf"},            {"unassigned", "Cn"},
-    {"privateuse", "Co"},        {"surrogate", "Cs"},
-    {"digit", "Nd"},             {"space", "White_Space"},
-    {"whitespace", "White_Space"}, {"alpha", "Alphabetic"},
-    {"upper", "Uppercase"},      {"lower", "Lowercase"},
-    {"cntrl", "Cc"},
-};
-// Names whose sets differ between the two, or which only one knows.
-constexpr std::string_view refusedNames[] = {
-    "alnum", "punct", "graph", "print", "xdigit", "word", "blank", "ascii",
-    "xan",   "xsp",   "xps",   "xwd",   "xuc"};
-constexpr std::string_view categories =
-    " C Cc Cf Cn Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd Pe Pf Pi "
-    "Po Ps S Sc Sk Sm So Z Zl Zp Zs ";
 
 std::string bracket(std::string_view items, bool negated = false) {
   std::string s(negated ? "[^" : "[");
   return s.append(items).append("]");
-}
-
-std::string propertyItem(std::string_view name, bool negated = false) {
-  std::string s(negated ? "\\P{" : "\\p{");
-  return s.append(name).append("}");
-}
-
-bool compiles(const std::string &pattern) {
-  int error;
-  PCRE2_SIZE offset;
-  pcre2_code *code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()),
-                    pattern.size(), PCRE2_UTF, &error, &offset, nullptr);
-  pcre2_code_free(code);
-  return code != nullptr;
 }
 
 bool isAlnum(char c) {
@@ -248,9 +193,11 @@ Result<Translator::Escape> Translator::escape(bool inClass) {
   case 'D':
     return set("\\P{Nd}");
   case 'w':
-    return set(wordItems);
   case 'W':
-    return set(wordItems, true);
+    set(wordItems, c == 'W');
+    if (!inClass)
+      e.set += wordQuirk;
+    return e;
   case 'h':
     return set(hexItems);
   case 'H':
@@ -278,7 +225,7 @@ Result<Translator::Escape> Translator::escape(bool inClass) {
     if (inClass)
       return set("\\x{08}");
     {
-      std::string w = bracket(wordItems);
+      std::string w = bracket(std::string(wordItems).append(wordQuirk));
       return outside("(?:(?<=" + w + ")(?!" + w + ")|(?<!" + w + ")(?=" + w +
                      "))");
     }
@@ -336,37 +283,11 @@ Result<std::string> Translator::property() {
     negated = !negated;
     name.remove_prefix(1);
   }
-  std::string plain;
-  for (char c : name) {
-    if (c == ' ' || c == '_' || c == '-')
-      continue;
-    if (!isAlnum(c))
-      return invalid("wrong property name \"" + std::string(name) + "\"");
-    plain += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  }
-  std::string found;
-  for (const Name &n : propertyNames)
-    if (plain == n.from)
-      found = n.to;
-  if (found.empty() && (plain.size() == 1 || plain.size() == 2)) {
-    std::string category = plain;
-    category[0] = static_cast<char>(std::toupper(category[0]));
-    if (categories.find(" " + category + " ") != std::string_view::npos)
-      found = category;
-  }
-  bool refused = std::find(std::begin(refusedNames), std::end(refusedNames),
-                           plain) != std::end(refusedNames);
-  // A script name alone means the script's extensions to PCRE2.
-  if (found.empty() && !refused && !plain.empty()) {
-    if (std::string script = "sc:" + plain; compiles(propertyItem(script)))
-      found = script;
-    else if (compiles(propertyItem(plain)))
-      found = plain;
-  }
-  if (found.empty())
-    return refuse("the property \"" + std::string(name) + "\"");
+  Result<std::string> item = translateProperty(name, negated);
+  if (!item.ok())
+    return item.status().withContext("byte " + std::to_string(pos));
   pos = close + 1;
-  return propertyItem(found, negated);
+  return item;
 }
 
 /// One bracketed class. Oniguruma's nested and intersected classes become

@@ -29,22 +29,21 @@ Tokenizer::~Tokenizer() = default;
 Result<std::unique_ptr<Tokenizer>>
 Tokenizer::fromFile(const std::filesystem::path &path) {
   std::error_code ec;
-  std::filesystem::path file = std::filesystem::is_directory(path, ec)
-                                   ? path / "tokenizer.json"
-                                   : path;
+  std::filesystem::path file =
+      std::filesystem::is_directory(path, ec) ? path / "tokenizer.json" : path;
   std::filesystem::path folder = file.parent_path();
   std::filesystem::path configFile = folder / "tokenizer_config.json";
   MLA_ASSIGN_OR_RETURN(std::string json, readFile(file, maxText));
   MLA_ASSIGN_OR_RETURN(std::string config, readIfPresent(configFile));
   MLA_ASSIGN_OR_RETURN(std::string chatTemplate,
                        readIfPresent(folder / "chat_template.jinja"));
-  return TokenizerLoader::load(json, config, file.string(),
-                               configFile.string(), std::move(chatTemplate));
+  return TokenizerLoader::load(json, config, file.string(), configFile.string(),
+                               std::move(chatTemplate));
 }
 
-Result<std::unique_ptr<Tokenizer>>
-Tokenizer::fromText(std::string_view json, std::string_view config,
-                    std::string name) {
+Result<std::unique_ptr<Tokenizer>> Tokenizer::fromText(std::string_view json,
+                                                       std::string_view config,
+                                                       std::string name) {
   return TokenizerLoader::load(json, config, std::move(name),
                                "tokenizer_config.json", "");
 }
@@ -93,7 +92,8 @@ Tokenizer::encode(std::string_view text, const EncodeOptions &options) const {
       size_t begin = out.size();
       if (auto byte = parts->bpe.encode(word, bpeScratch, out)) {
         constexpr char hex[] = "0123456789abcdef";
-        return invalid(parts->name + ": the vocabulary has no piece for the byte 0x" +
+        return invalid(parts->name +
+                       ": the vocabulary has no piece for the byte 0x" +
                        std::string{hex[*byte >> 4], hex[*byte & 15]} +
                        ", which is in the text");
       }

@@ -107,8 +107,7 @@ Status TokenizerLoader::readModel(JsonValue model) {
     return {};
   }
   if (model["type"].present() && model["type"].string() != "BPE")
-    return notSupported(model["type"],
-                        "the model " + model["type"].describe());
+    return notSupported(model["type"], "the model " + model["type"].describe());
   if (model["dropout"].present() && model["dropout"].number() != 0.0)
     return notSupported(model["dropout"], "dropout");
   if (flag(model["byte_fallback"]))
@@ -136,7 +135,7 @@ void TokenizerLoader::readVocabulary(JsonValue vocab) {
                      piece.spelled + "\"");
       continue;
     }
-    piece.known = true;
+    piece.known = piece.inModel = true;
     piece.bytes = unspell(spelled).value_or(spelled);
     piece.spelled = spelled;
     parts->ids.emplace(spelled, static_cast<int32_t>(id));
@@ -190,8 +189,7 @@ Status TokenizerLoader::finishBytes(JsonValue model) {
   for (int byte = 0; byte < 256; ++byte) {
     auto it = parts->ids.find(spellByte(static_cast<uint8_t>(byte)));
     // An added token that looks like a spelled byte does not spell one.
-    if (it != parts->ids.end() && size_t(it->second) < parts->pieces.size() &&
-        parts->pieces[it->second].known)
+    if (it != parts->ids.end() && parts->pieces[it->second].inModel)
       parts->bpe.setByte(static_cast<uint8_t>(byte), it->second);
     else if (!neverInUtf8(byte))
       complete = false;
@@ -205,7 +203,7 @@ Status TokenizerLoader::finishBytes(JsonValue model) {
     for (size_t id = 0; id < parts->pieces.size(); ++id) {
       const Piece &piece = parts->pieces[id];
       // Plain text must not become a special token by this way.
-      if (piece.known && !piece.special)
+      if (piece.inModel && !piece.special)
         if (auto bytes = unspell(piece.spelled))
           parts->bpe.setWord(std::move(*bytes), static_cast<int32_t>(id));
     }

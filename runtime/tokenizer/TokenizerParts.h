@@ -1,7 +1,7 @@
 //===- TokenizerParts.h - what a tokenizer is made of -----------*- C++ -*-===//
 //
-// Part of mla. Private to runtime/tokenizer: written by TokenizerLoader, read by
-// Tokenizer.
+// Part of mla. Private to runtime/tokenizer: written by TokenizerLoader, read
+// by Tokenizer.
 //
 //===----------------------------------------------------------------------===//
 #ifndef MLA_RUNTIME_TOKENIZER_TOKENIZERPARTS_H
@@ -17,9 +17,10 @@ namespace mla {
 
 struct Tokenizer::Parts {
   struct Piece {
-    std::string spelled; ///< as in the file
-    std::string bytes;   ///< what it stands for in a text
-    bool known = false;  ///< false where the ids have a gap
+    std::string spelled;  ///< as in the file
+    std::string bytes;    ///< what it stands for in a text
+    bool known = false;   ///< false where the ids have a gap
+    bool inModel = false; ///< of the vocabulary; else only an added token
     bool added = false;
     bool special = false;
   };
