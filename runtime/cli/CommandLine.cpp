@@ -52,14 +52,22 @@ void addGenerate(CLI::App &app, Action &action) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App *sub = app.add_subcommand("generate", "Continue a text");
   addPlanOptions(*sub, *options);
-  sub->add_option("--prompt,-p", options->prompt,
-                  "Text to continue; - reads it from standard input")
-      ->required()
+  CLI::Option_group *input = sub->add_option_group("What to continue");
+  input
+      ->add_option("--prompt,-p", options->prompt,
+                   "Text to continue; - reads it from standard input")
       ->type_name("TEXT");
+  input->add_option("--ids", options->ids, "Token ids to continue, with commas")
+      ->type_name("1,2,3");
+  input->require_option(1);
   number(sub, "--max-tokens,-n", options->maxTokens,
          "Stop after so many tokens")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  sub->add_flag("--ignore-eos", options->ignoreEos,
+                "Go on after a token that ends a text");
+  sub->add_flag("--print-ids", options->printIds,
+                "Print token ids, with commas, instead of text");
   constexpr const char *group =
       "Choosing tokens (the likeliest one, unless one "
       "of the first five is given)";

@@ -27,9 +27,12 @@ struct PlanOptions {
 
 struct GenerateOptions : PlanOptions {
   std::string prompt;
+  std::string ids; ///< "1,2,3", instead of a prompt.
   int64_t maxTokens = 256;
+  bool ignoreEos = false;
+  bool printIds = false; ///< Print ids with commas instead of text.
   bool greedy = false;
-  // Sampling is on if any of the first five is given.
+  // Sampling is on if any of these five is given.
   std::optional<float> temperature;
   std::optional<int32_t> topK;
   std::optional<float> topP;

@@ -29,6 +29,35 @@ SamplerOptions samplerOptions(const GenerateOptions &options) {
   return sampler;
 }
 
+/// Writes what was generated as soon as it is known: as text, or, without a
+/// tokenizer, as numbers with commas between them.
+class TokenPrinter {
+public:
+  TokenPrinter(std::ostream &out, const Tokenizer *tokenizer) : out(out) {
+    if (tokenizer)
+      decoder.emplace(*tokenizer);
+  }
+  Status print(int32_t id) {
+    if (decoder) {
+      MLA_ASSIGN_OR_RETURN(std::string piece, decoder->push(id));
+      out << piece;
+    } else {
+      out << separator << id;
+      separator = ",";
+    }
+    out << std::flush;
+    return out ? Status() : ioError("cannot write what is generated");
+  }
+  void finish() {
+    out << (decoder ? decoder->finish() : "") << "\n" << std::flush;
+  }
+
+private:
+  std::ostream &out;
+  std::optional<StreamDecoder> decoder;
+  const char *separator = "";
+};
+
 void report(std::ostream &err, const char *what, int64_t tokens,
             double seconds) {
   err << what << ": " << tokens << " tokens in " << formatNumber(seconds, 3)
@@ -46,10 +75,13 @@ Status generate(GenerateOptions options, std::ostream &out, std::ostream &err) {
   MLA_RETURN_IF_ERROR(sampling.validate());
   if (options.maxTokens < 1)
     return invalid("--max-tokens must be at least 1");
-  MLA_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
-                       Tokenizer::fromFile(options.plan));
+  std::unique_ptr<Tokenizer> tokenizer; // Ids to ids needs none.
+  if (options.ids.empty() || !options.printIds) {
+    MLA_ASSIGN_OR_RETURN(tokenizer, Tokenizer::fromFile(options.plan));
+  }
   MLA_ASSIGN_OR_RETURN(std::vector<int32_t> history,
-                       tokenizer->encode(options.prompt));
+                       options.ids.empty() ? tokenizer->encode(options.prompt)
+                                           : parseIds(options.ids));
   if (history.empty())
     return invalid("the prompt has no tokens");
   auto promptTokens = static_cast<int64_t>(history.size());
@@ -59,9 +91,11 @@ Status generate(GenerateOptions options, std::ostream &out, std::ostream &err) {
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> engine,
                        runtime::Engine::load(options.plan, options.engine));
 
-  const std::vector<int64_t> &ends = engine->plan().model.eosTokens;
+  std::vector<int64_t> ends;
+  if (!options.ignoreEos)
+    ends = engine->plan().model.eosTokens;
   Sampler sampler(sampling);
-  StreamDecoder decoder(*tokenizer);
+  TokenPrinter printer(out, options.printIds ? nullptr : tokenizer.get());
   runtime::Sequence sequence = engine->newSequence();
   std::vector<int32_t> next = history;
   int64_t generated = 0;
@@ -81,10 +115,7 @@ Status generate(GenerateOptions options, std::ostream &out, std::ostream &err) {
     ++generated;
     history.push_back(id);
     next = {id};
-    MLA_ASSIGN_OR_RETURN(std::string piece, decoder.push(id));
-    out << piece << std::flush;
-    if (!out)
-      return ioError("cannot write the text");
+    MLA_RETURN_IF_ERROR(printer.print(id));
     if (generated == options.maxTokens)
       break;
     if (sequence.length() == engine->contextLength()) {
@@ -93,7 +124,7 @@ Status generate(GenerateOptions options, std::ostream &out, std::ostream &err) {
       break;
     }
   }
-  out << decoder.finish() << "\n" << std::flush;
+  printer.finish();
   report(err, "prompt", promptTokens, prefillSeconds);
   // The first token comes out of the prompt's step.
   report(err, "generated", std::max<int64_t>(generated - 1, 0),

@@ -6,41 +6,9 @@
 #include "runtime/cli/Commands.h"
 #include "runtime/cli/Support.h"
 #include <algorithm>
-#include <charconv>
 #include <ostream>
 
 namespace mla::cli {
-namespace {
-
-/// "1,2,3", spaces allowed.
-Result<std::vector<int32_t>> parseIds(const std::string &text) {
-  std::vector<int32_t> ids;
-  const char *at = text.data();
-  const char *end = at + text.size();
-  auto skipSpaces = [&] {
-    while (at != end && *at == ' ')
-      ++at;
-  };
-  while (true) {
-    int32_t id = 0;
-    skipSpaces();
-    auto [rest, error] = std::from_chars(at, end, id);
-    if (error != std::errc())
-      return invalid("--ids: expected numbers with commas between them, found "
-                     "'" +
-                     std::string(at, end) + "'");
-    ids.push_back(id);
-    at = rest;
-    skipSpaces();
-    if (at == end)
-      return ids;
-    if (*at++ != ',')
-      return invalid("--ids: expected a comma before '" +
-                     std::string(at - 1, end) + "'");
-  }
-}
-
-} // namespace
 
 Status logits(const LogitsOptions &options, std::ostream &err) {
   std::vector<std::vector<int32_t>> texts;

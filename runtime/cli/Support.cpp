@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -38,6 +39,33 @@ std::vector<int32_t> spreadIds(int64_t count, int64_t vocab, uint64_t seed) {
         static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab)));
   }
   return ids;
+}
+
+Result<std::vector<int32_t>> parseIds(const std::string &text) {
+  std::vector<int32_t> ids;
+  const char *at = text.data();
+  const char *end = at + text.size();
+  auto skipSpaces = [&] {
+    while (at != end && *at == ' ')
+      ++at;
+  };
+  while (true) {
+    int32_t id = 0;
+    skipSpaces();
+    auto [rest, error] = std::from_chars(at, end, id);
+    if (error != std::errc())
+      return invalid("expected numbers with commas between them, found "
+                     "'" +
+                     std::string(at, end) + "'");
+    ids.push_back(id);
+    at = rest;
+    skipSpaces();
+    if (at == end)
+      return ids;
+    if (*at++ != ',')
+      return invalid("expected a comma before '" + std::string(at - 1, end) +
+                     "'");
+  }
 }
 
 Status writeSafetensors(const std::filesystem::path &path,

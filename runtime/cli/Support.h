@@ -39,6 +39,9 @@ double median(std::vector<double> values);
 /// Ids that are spread over a vocabulary, for measurements.
 std::vector<int32_t> spreadIds(int64_t count, int64_t vocab, uint64_t seed);
 
+/// Token ids from "1,2,3"; spaces may stand beside the numbers.
+Result<std::vector<int32_t>> parseIds(const std::string &text);
+
 /// A matrix of f32 for writeSafetensors().
 struct NamedMatrix {
   std::string name;
