@@ -1,0 +1,42 @@
+//===- Compile.h - one run of the compiler ----------------------*- C++ -*-===//
+//
+// Part of mla. What mla-compile does once its command line is read. Nothing
+// here exits or writes to the process's own streams, so that a test can call
+// it.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_DRIVER_COMPILE_H
+#define MLA_DRIVER_COMPILE_H
+
+#include "mla/Pipelines/Pipelines.h"
+#include "llvm/Support/Error.h"
+#include "llvm/Support/raw_ostream.h"
+#include <filesystem>
+
+namespace mla {
+
+struct CompileOptions {
+  std::filesystem::path model; ///< a model folder or a lone config.json
+  /// The plan's folder; with `stopAfter` a file for the IR, "" for `out`.
+  std::filesystem::path output;
+  std::string cpu = "x86-64-v3";
+  PipelineOptions pipeline; ///< but for maxPages, which the config gives
+  std::optional<Stage> stopAfter;
+  bool printConfig = false;
+  bool printLocations = false; ///< with the IR
+  bool noWeights = false;      ///< formats as the config announces them
+  std::optional<int64_t> syntheticSeed;
+  bool verbose = false;
+  std::string producer; ///< recorded in the plan, "mla 0.1.0"
+};
+
+/// Runs the stages. `out` gets what was asked for (IR, the config, the report),
+/// `err` the diagnostics, each line of which begins with "mla-compile: ". The
+/// error that is returned has not been printed; its text is empty if
+/// diagnostics have said everything.
+llvm::Error compile(const CompileOptions &options, llvm::raw_ostream &out,
+                    llvm::raw_ostream &err);
+
+} // namespace mla
+
+#endif // MLA_DRIVER_COMPILE_H

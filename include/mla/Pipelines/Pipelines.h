@@ -1,0 +1,64 @@
+//===- Pipelines.h - the stages of the compiler -----------------*- C++ -*-===//
+//
+// Part of mla. Each stage is a list of passes that ends in one that verifies
+// what the stage promises; Pipelines.cpp lists them in reading order. Import
+// and emit read and write files, so their work is not done by passes, but they
+// are stages like the others.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_PIPELINES_PIPELINES_H
+#define MLA_PIPELINES_PIPELINES_H
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringRef.h"
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace mlir {
+class OpPassManager;
+}
+
+namespace mla {
+
+/// In the order in which they run.
+enum class Stage { Import, Fuse, Select, Lower, Emit };
+
+struct StageInfo {
+  Stage stage;
+  llvm::StringLiteral name;        ///< of --stop-after
+  llvm::StringLiteral description; ///< one line
+};
+
+llvm::ArrayRef<StageInfo> stages();
+std::optional<Stage> parseStage(llvm::StringRef name);
+llvm::StringRef stageName(Stage stage);
+
+/// What the stages need to know beside the module.
+struct PipelineOptions {
+  std::string target = "host";
+  bool fuse = true; ///< false: the plain graph goes on as it is, to compare
+  /// Bounds of a step, and with them of its scratch memory.
+  int64_t maxStepTokens = 256;
+  int64_t maxSequences = 64;
+  int64_t maxPages = 1; ///< of one sequence
+};
+
+/// What follows after the front end has made the module.
+void buildImportPipeline(mlir::OpPassManager &pm);
+void buildFusePipeline(mlir::OpPassManager &pm, const PipelineOptions &options);
+void buildSelectPipeline(mlir::OpPassManager &pm,
+                         const PipelineOptions &options);
+void buildLowerPipeline(mlir::OpPassManager &pm,
+                        const PipelineOptions &options);
+
+/// The passes of `stage`; none for emit.
+void buildPipeline(Stage stage, mlir::OpPassManager &pm,
+                   const PipelineOptions &options);
+
+/// Makes each stage known to mla-opt as a pipeline, e.g. `mla-fuse-pipeline`.
+void registerPipelines();
+
+} // namespace mla
+
+#endif // MLA_PIPELINES_PIPELINES_H

@@ -1,0 +1,202 @@
+//===- Compile.cpp - one run of the compiler ------------------------------===//
+//
+// Part of mla. Reads, imports, runs the stages, and writes the plan or the IR.
+// Every failure becomes one error here, whatever form it has further down.
+//
+//===----------------------------------------------------------------------===//
+#include "mla/Driver/Compile.h"
+#include "Diagnostics.h"
+#include "PlanFolder.h"
+#include "Report.h"
+#include "mla/CodeGen/Host/Emit.h"
+#include "mla/Dialect/MLA.h"
+#include "mla/Import/Import.h"
+#include "mla/Plan/Plan.h"
+#include "mlir/IR/AsmState.h"
+#include "mlir/Pass/PassManager.h"
+#include "llvm/Support/Format.h"
+#include <chrono>
+
+using namespace mlir;
+using namespace mla;
+
+static llvm::Error toError(const Status &status) {
+  return status.ok() ? llvm::Error::success()
+                     : llvm::createStringError(status.message());
+}
+
+namespace {
+/// Wall time since construction or the last lap.
+class Clock {
+public:
+  double lap() {
+    auto now = std::chrono::steady_clock::now();
+    double seconds = std::chrono::duration<double>(now - last).count();
+    last = now;
+    return seconds;
+  }
+
+private:
+  std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now();
+};
+
+class Compilation {
+public:
+  Compilation(const CompileOptions &options, raw_ostream &out, raw_ostream &err)
+      : options(options), out(out), err(err), diagnostics(context, err) {}
+
+  llvm::Error run();
+
+private:
+  llvm::Error openCheckpoint();
+  llvm::Error import();
+  llvm::Error runPasses(Stage stage);
+  llvm::Error printModule();
+  llvm::Error emit();
+  void timed(StringRef what);
+  /// `error`, or an error without text if diagnostics have told it.
+  llvm::Error unlessTold(llvm::Error error);
+
+  const CompileOptions &options;
+  raw_ostream &out;
+  raw_ostream &err;
+  // One thread: the module is one function, and diagnostics keep their order.
+  MLIRContext context{MLIRContext::Threading::DISABLED};
+  DiagnosticPrinter diagnostics;
+  Clock total, clock;
+  ModelConfig config;
+  std::optional<Checkpoint> checkpoint;
+  OwningOpRef<ModuleOp> module;
+};
+} // namespace
+
+void Compilation::timed(StringRef what) {
+  double seconds = clock.lap();
+  if (options.verbose)
+    err << llvm::format("mla-compile: %-7s %7.3f s\n", what.str().c_str(),
+                        seconds);
+}
+
+llvm::Error Compilation::unlessTold(llvm::Error error) {
+  if (!error || !diagnostics.hadErrors())
+    return error;
+  llvm::consumeError(std::move(error));
+  diagnostics.finish();
+  return llvm::createStringError("");
+}
+
+llvm::Error Compilation::openCheckpoint() {
+  if (options.noWeights || options.syntheticSeed)
+    return llvm::Error::success();
+  if (!std::filesystem::is_directory(options.model))
+    return llvm::createStringError(
+        options.model.string() +
+        " has no weights beside it: give the model's folder, or one of "
+        "--no-weights and --synthetic-weights");
+  auto opened = Checkpoint::open(options.model);
+  if (!opened.ok())
+    return toError(opened.status());
+  checkpoint.emplace(*std::move(opened));
+  timed("read");
+  return llvm::Error::success();
+}
+
+llvm::Error Compilation::import() {
+  ImportOptions importOptions;
+  importOptions.syntheticWeights = options.syntheticSeed.has_value();
+  auto imported = importModel(
+      context, config, checkpoint ? &*checkpoint : nullptr, importOptions);
+  if (!imported)
+    return unlessTold(imported.takeError());
+  module = std::move(*imported);
+  return llvm::Error::success();
+}
+
+llvm::Error Compilation::runPasses(Stage stage) {
+  PipelineOptions pipeline = options.pipeline;
+  pipeline.maxPages =
+      (config.maxPositions + plan::pageTokens - 1) / plan::pageTokens;
+  PassManager pm(&context, ModuleOp::getOperationName());
+  buildPipeline(stage, pm, pipeline);
+  // Passes explain what they leave alone in remarks.
+  diagnostics.showRemarks(options.verbose);
+  if (failed(pm.run(*module)))
+    return unlessTold(llvm::createStringError(
+        "stage " + stageName(stage) + " failed and did not say why"));
+  timed(stageName(stage));
+  return llvm::Error::success();
+}
+
+llvm::Error Compilation::printModule() {
+  OpPrintingFlags flags;
+  flags.enableDebugInfo(options.printLocations, /*prettyForm=*/false);
+  if (options.output.empty()) {
+    module->print(out, flags);
+    return llvm::Error::success();
+  }
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  module->print(stream, flags);
+  return toError(writeFileAtomically(options.output, text));
+}
+
+llvm::Error Compilation::emit() {
+  auto folder = PlanFolder::create(options.output);
+  if (!folder.ok())
+    return toError(folder.status());
+
+  // Before the kernels are consumed.
+  std::string report;
+  llvm::raw_string_ostream reportStream(report);
+  printReport(*module, config, reportStream);
+
+  HostPlanOptions host;
+  host.cpu = options.cpu;
+  host.producer = options.producer;
+  host.weights = options.noWeights       ? plan::Checkpoint::Kind::None
+                 : options.syntheticSeed ? plan::Checkpoint::Kind::Synthetic
+                                         : plan::Checkpoint::Kind::Safetensors;
+  host.seed = options.syntheticSeed.value_or(0);
+  auto plan =
+      emitHostPlan(*module, config, checkpoint ? &*checkpoint : nullptr, host,
+                   folder->path());
+  if (!plan)
+    return unlessTold(plan.takeError());
+  if (Status status = folder->commit(); !status.ok())
+    return toError(status);
+  timed(stageName(Stage::Emit));
+
+  out << "plan     " << options.output.string() << "\n"
+      << report << llvm::format("time     %.2f s\n", total.lap());
+  return llvm::Error::success();
+}
+
+llvm::Error Compilation::run() {
+  auto read = ModelConfig::read(options.model);
+  if (!read.ok())
+    return toError(read.status());
+  config = *std::move(read);
+  if (options.printConfig) {
+    out << config.print();
+    return llvm::Error::success();
+  }
+
+  if (llvm::Error error = openCheckpoint())
+    return error;
+  if (llvm::Error error = import())
+    return error;
+  for (const StageInfo &info : stages()) {
+    if (info.stage == Stage::Emit)
+      return emit();
+    if (llvm::Error error = runPasses(info.stage))
+      return error;
+    if (options.stopAfter == info.stage)
+      return printModule();
+  }
+  llvm_unreachable("emit is the last stage");
+}
+
+llvm::Error mla::compile(const CompileOptions &options, raw_ostream &out,
+                         raw_ostream &err) {
+  return Compilation(options, out, err).run();
+}

@@ -1,0 +1,162 @@
+//===- CompileMain.cpp - the command line of mla-compile ------------------===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#include "mla/Driver/Compile.h"
+#include "mla/Driver/Driver.h"
+#include "mla/Target/Lowering.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/InitLLVM.h"
+#include <CLI/CLI.hpp>
+
+using namespace mla;
+
+static constexpr int failure = 1, usage = 2;
+
+/// The model that comes with mla, found from where this program lies, in a
+/// build tree as in an installed one.
+static std::filesystem::path bundledModel(const char *argv0) {
+  std::filesystem::path program = llvm::sys::fs::getMainExecutable(
+      argv0, reinterpret_cast<void *>(&bundledModel));
+  return program.parent_path().parent_path() / "share" / "mla" / "models" /
+         "kjv-tiny";
+}
+
+static std::set<std::string> stageNames() {
+  std::set<std::string> names;
+  for (const StageInfo &info : stages())
+    if (info.stage != Stage::Emit)
+      names.insert(info.name.str());
+  return names;
+}
+
+static std::set<std::string> targetNames() {
+  std::set<std::string> names;
+  for (const Target *target : targets())
+    names.insert(target->name.str());
+  return names;
+}
+
+static std::string footer() {
+  std::string text = "Stages:\n";
+  for (const StageInfo &info : stages()) {
+    std::string name = info.name.str();
+    name.resize(10, ' ');
+    text += "  " + name + info.description.str() + "\n";
+  }
+  return text +
+         "\nExamples:\n"
+         "  mla-compile -o kjv.plan                    the bundled model\n"
+         "  mla-compile DeepSeek-V2-Lite -o v2.plan    a Hugging Face folder\n"
+         "  mla-compile config.json --no-weights --stop-after=fuse\n"
+         "\nExit status: 0 done, 1 the model could not be compiled, 2 wrong "
+         "usage.\n";
+}
+
+static int complain(const std::string &message) {
+  llvm::errs() << "mla-compile: error: " << message
+               << "\nTry mla-compile --help.\n";
+  return usage;
+}
+
+int mla::compileMain(int argc, char **argv) {
+  llvm::InitLLVM init(argc, argv);
+  CompileOptions options;
+  std::string model = bundledModel(argv[0]).string();
+  std::string output, stopAfter;
+  int64_t seed = 0;
+
+  CLI::App app("Compiles a model of the DeepSeek-V3 family to a plan, which "
+               "mla-run executes.",
+               "mla-compile");
+  app.add_option("MODEL", model,
+                 "Model folder (config.json, *.safetensors), or a config.json. "
+                 "Default: the bundled kjv-tiny")
+      ->check(CLI::ExistingPath);
+  app.add_option("-o,--output", output,
+                 "Folder of the plan; with --stop-after a file for the IR");
+  app.add_option("--target", options.pipeline.target, "Machine to compile for")
+      ->capture_default_str()
+      ->check(CLI::IsMember(targetNames()));
+  app.add_option("--cpu", options.cpu,
+                 "CPU that the kernels may rely on, a name LLVM knows")
+      ->capture_default_str();
+  auto *steps =
+      app.add_option("--max-step-tokens", options.pipeline.maxStepTokens,
+                     "Most tokens in one step")
+          ->capture_default_str()
+          ->check(CLI::Range(int64_t(1), int64_t(1) << 20));
+  auto *sequences =
+      app.add_option("--max-sequences", options.pipeline.maxSequences,
+                     "Most sequences in one step")
+          ->capture_default_str()
+          ->check(CLI::Range(int64_t(1), int64_t(1) << 20));
+
+  std::string weights = "Where weights come from";
+  auto *none = app.add_flag("--no-weights", options.noWeights,
+                            "Read no weights; take formats from the config. "
+                            "The plan cannot be run")
+                   ->group(weights);
+  auto *synthetic =
+      app.add_option("--synthetic-weights", seed,
+                     "Make weights from this seed instead of reading them")
+          ->group(weights)
+          ->check(CLI::Range(int64_t(0), int64_t(1) << 53))
+          ->excludes(none);
+
+  std::string looking = "Looking inside";
+  auto *printConfig = app.add_flag("--print-config", options.printConfig,
+                                   "Print what was read of the config, and end")
+                          ->group(looking);
+  app.add_option("--stop-after", stopAfter, "Print the IR after this stage")
+      ->group(looking)
+      ->check(CLI::IsMember(stageNames()))
+      ->excludes(printConfig);
+  app.add_flag("--print-locations", options.printLocations,
+               "Print the IR with the module path of each op")
+      ->group(looking);
+  bool plain = false;
+  app.add_flag("--plain", plain, "Leave out the fusions, to compare with")
+      ->group(looking);
+  app.add_flag("-v,--verbose", options.verbose,
+               "Print the time of each stage, and what passes remark")
+      ->group(looking);
+  options.producer = "mla " MLA_VERSION;
+  app.set_version_flag("--version", options.producer);
+  app.footer(footer());
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError &error) {
+    if (error.get_exit_code() == 0)
+      return app.exit(error); // --help, --version
+    return complain(error.what());
+  }
+
+  options.model = model;
+  options.output = output;
+  options.pipeline.fuse = !plain;
+  if (*synthetic)
+    options.syntheticSeed = seed;
+  if (!stopAfter.empty())
+    options.stopAfter = parseStage(stopAfter);
+  else if (output.empty() && !options.printConfig)
+    return complain("-o is required: where does the plan go?");
+  PipelineOptions &pipeline = options.pipeline;
+  if (pipeline.maxSequences > pipeline.maxStepTokens) {
+    // Each sequence of a step has a token in it.
+    if (*sequences && *steps)
+      return complain("--max-sequences is above --max-step-tokens");
+    (*sequences ? pipeline.maxStepTokens : pipeline.maxSequences) =
+        *sequences ? pipeline.maxSequences : pipeline.maxStepTokens;
+  }
+
+  llvm::Error error = compile(options, llvm::outs(), llvm::errs());
+  if (!error)
+    return 0;
+  std::string message = llvm::toString(std::move(error));
+  if (!message.empty())
+    llvm::errs() << "mla-compile: error: " << message << "\n";
+  return failure;
+}

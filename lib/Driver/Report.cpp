@@ -1,0 +1,85 @@
+//===- Report.cpp - what a compile tells at its end -----------------------===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#include "Report.h"
+#include "mla/Dialect/MLA.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/Support/Format.h"
+
+using namespace mlir;
+using namespace mla;
+
+std::string mla::bytesText(uint64_t bytes) {
+  static constexpr const char *units[] = {"B", "kB", "MB", "GB", "TB"};
+  double value = bytes;
+  unsigned unit = 0;
+  for (; value >= 1000 && unit + 1 < std::size(units); ++unit)
+    value /= 1000;
+  std::string text;
+  llvm::raw_string_ostream(text)
+      << llvm::format(unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+  return text;
+}
+
+/// Bytes of one matrix or vector with its scales.
+static uint64_t matrixBytes(Format format, int64_t rows, int64_t columns) {
+  uint64_t n = uint64_t(rows) * columns;
+  switch (format) {
+  case Format::FP8Block:
+    return n + 4 * ((rows + 127) / 128) * ((columns + 127) / 128);
+  case Format::NVFP4:
+    return n / 2 + n / 16 + 4;
+  case Format::Int4G32:
+    return n / 2 + 2 * (n / 32);
+  default:
+    return n * elementBytes(format).value_or(0);
+  }
+}
+
+static uint64_t weightBytes(WeightType type) {
+  ArrayRef<int64_t> shape = type.getShape();
+  uint64_t copies = shape.size() == 3 ? shape.front() : 1;
+  int64_t rows = shape.size() == 1 ? 1 : shape[shape.size() - 2];
+  return copies * matrixBytes(type.getFormat(), rows, shape.back());
+}
+
+void mla::printReport(ModuleOp module, const ModelConfig &config,
+                      raw_ostream &out) {
+  llvm::MapVector<Format, uint64_t> byFormat;
+  uint64_t total = 0, cacheBytes = 0, launches = 0, workspace = 0;
+  for (Operation &op : module.getOps()) {
+    if (auto weight = dyn_cast<WeightOp>(op)) {
+      auto type = cast<WeightType>(weight.getType());
+      byFormat[type.getFormat()] += weightBytes(type);
+      total += weightBytes(type);
+    } else if (auto cache = dyn_cast<CacheOp>(op)) {
+      auto type = cast<CacheType>(cache.getType());
+      cacheBytes += type.getWidth() * elementBytes(type.getFormat()).value_or(0);
+    } else if (auto program = dyn_cast<ProgramOp>(op)) {
+      auto body = program.getBody().getOps<LaunchOp>();
+      launches += std::distance(body.begin(), body.end());
+      workspace = std::max<uint64_t>(
+          workspace, program.getWorkspaceBytes().value_or(0));
+    }
+  }
+  size_t kernels = 0;
+  if (auto inner = module.lookupSymbol<ModuleOp>("kernels"))
+    for (auto kernel : inner.getOps<func::FuncOp>())
+      kernels += !kernel.isDeclaration();
+
+  out << "model    " << config.architectureName << ", " << config.layers
+      << " layers, hidden " << config.hiddenSize << ", vocabulary "
+      << config.vocabSize << "\n";
+  out << "weights  " << bytesText(total) << " (";
+  llvm::interleaveComma(byFormat, out, [&](const auto &entry) {
+    out << llvm::StringRef(formatName(entry.first)) << " "
+        << bytesText(entry.second);
+  });
+  out << ")\n";
+  out << "cache    " << bytesText(cacheBytes) << " a token\n";
+  out << "scratch  " << bytesText(workspace) << "\n";
+  out << "kernels  " << kernels << " in " << launches << " launches\n";
+}

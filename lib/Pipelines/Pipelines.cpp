@@ -1,0 +1,186 @@
+//===- Pipelines.cpp - the stages in reading order ------------------------===//
+//
+// Part of mla. Start here: what happens to a model between config.json and the
+// plan, in order, and why in this order. Every stage ends with a pass that
+// checks its promise, so a mistake is reported where it was made and not three
+// stages later, in machine code.
+//
+//===----------------------------------------------------------------------===//
+#include "mla/CodeGen/Host/Passes.h"
+#include "mla/Pipelines/Pipelines.h"
+#include "mla/Transforms/Passes.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Pass/PassOptions.h"
+#include "mlir/Pass/PassRegistry.h"
+#include "mlir/Transforms/Passes.h"
+
+using namespace mlir;
+using namespace mla;
+
+//===----------------------------------------------------------------------===//
+// import: config.json and safetensors headers -> plain graph
+//===----------------------------------------------------------------------===//
+
+void mla::buildImportPipeline(OpPassManager &pm) {
+  // The graph itself is made by importModel() (lib/Import), one plain op for
+  // each Hugging Face module. It is also what the fused graph is compared with,
+  // so nothing is simplified here, not even common subexpressions.
+  pm.addPass(createVerifyImportedPass());
+}
+
+//===----------------------------------------------------------------------===//
+// fuse: plain ops -> ops that a kernel computes at once
+//===----------------------------------------------------------------------===//
+
+void mla::buildFusePipeline(OpPassManager &pm, const PipelineOptions &options) {
+  if (!options.fuse)
+    return;
+  // Attention first: it moves kv_b across the cache and joins the linears that
+  // read the layer's normed rows, and needs to see these linears one by one,
+  // as the front end made them.
+  pm.addPass(createFuseAttentionPass());
+
+  // MLPs before experts: the shared expert of a router is an MLP, and
+  // mla-fuse-moe takes it up in its fused form.
+  pm.addPass(createFuseMLPPass());
+  pm.addPass(createFuseMoEPass());
+
+  // The fusions leave get_weight ops behind whose users are gone. CSE removes
+  // these and joins equal ones; it moves nothing across a cache write, which
+  // has a memory effect. No canonicalisation: there is nothing to simplify, and
+  // its folding would be one more thing to know about the graph's shape.
+  pm.addPass(createCSEPass());
+  pm.addPass(createVerifyFusedPass());
+}
+
+//===----------------------------------------------------------------------===//
+// select: one lowering for each op, or a refusal with reasons
+//===----------------------------------------------------------------------===//
+
+void mla::buildSelectPipeline(OpPassManager &pm,
+                              const PipelineOptions &options) {
+  // After all graph rewrites, since a choice made for an op is void once the op
+  // changes. This is where a model that the target cannot run is refused,
+  // before any code is generated, and by name: which op, which candidate, why.
+  SelectLoweringPassOptions select;
+  select.target = options.target;
+  pm.addPass(createSelectLoweringPass(select));
+  pm.addPass(createVerifySelectedPass());
+}
+
+//===----------------------------------------------------------------------===//
+// lower: tensors -> launches over buffers, and the kernels they launch
+//===----------------------------------------------------------------------===//
+
+void mla::buildLowerPipeline(OpPassManager &pm,
+                             const PipelineOptions &options) {
+  // Decoding steps are small, prompts come in large chunks. A program for
+  // small steps has less scratch memory and finer grids.
+  constexpr int64_t smallStep = 16;
+  LowerToHostPassOptions lower;
+  if (options.maxStepTokens > smallStep)
+    lower.stepTokens.push_back(smallStep);
+  lower.stepTokens.push_back(options.maxStepTokens);
+  lower.maxSequences = options.maxSequences;
+  pm.addPass(createLowerToHostPass(lower));
+
+  // Only now is it known which buffers there are and which launches use them.
+  PlanMemoryPassOptions memory;
+  memory.maxPages = options.maxPages;
+  pm.addNestedPass<ProgramOp>(createPlanMemoryPass(memory));
+
+  VerifyLoweredPassOptions verify;
+  verify.planned = true;
+  pm.addPass(createVerifyLoweredPass(verify));
+}
+
+//===----------------------------------------------------------------------===//
+// The list of stages
+//===----------------------------------------------------------------------===//
+
+void mla::buildPipeline(Stage stage, OpPassManager &pm,
+                        const PipelineOptions &options) {
+  switch (stage) {
+  case Stage::Import:
+    return buildImportPipeline(pm);
+  case Stage::Fuse:
+    return buildFusePipeline(pm, options);
+  case Stage::Select:
+    return buildSelectPipeline(pm, options);
+  case Stage::Lower:
+    return buildLowerPipeline(pm, options);
+  case Stage::Emit:
+    return; // emitHostPlan() (lib/CodeGen/Host) writes files.
+  }
+}
+
+ArrayRef<StageInfo> mla::stages() {
+  static constexpr StageInfo list[] = {
+      {Stage::Import, "import",
+       "the model as one plain op for each Hugging Face module"},
+      {Stage::Fuse, "fuse",
+       "attention over latents, MLPs and experts as one op each"},
+      {Stage::Select, "select",
+       "the lowering of each op, chosen from the target's table"},
+      {Stage::Lower, "lower", "launches over planned buffers, and kernels"},
+      {Stage::Emit, "emit", "machine code and plan.json"}};
+  return list;
+}
+
+std::optional<Stage> mla::parseStage(StringRef name) {
+  for (const StageInfo &info : stages())
+    if (info.name == name)
+      return info.stage;
+  return std::nullopt;
+}
+
+StringRef mla::stageName(Stage stage) {
+  return stages()[static_cast<size_t>(stage)].name;
+}
+
+//===----------------------------------------------------------------------===//
+// mla-opt
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// PipelineOptions as text.
+struct StageOptions : PassPipelineOptions<StageOptions> {
+  PipelineOptions defaults;
+  Option<std::string> target{*this, "target",
+                             llvm::cl::desc("Name of a target"),
+                             llvm::cl::init(defaults.target)};
+  Option<int64_t> maxStepTokens{*this, "max-step-tokens",
+                                llvm::cl::desc("Bound of tokens in a step"),
+                                llvm::cl::init(defaults.maxStepTokens)};
+  Option<int64_t> maxSequences{*this, "max-sequences",
+                               llvm::cl::desc("Bound of sequences in a step"),
+                               llvm::cl::init(defaults.maxSequences)};
+  Option<int64_t> maxPages{*this, "max-pages",
+                           llvm::cl::desc("Bound of pages of a sequence"),
+                           llvm::cl::init(defaults.maxPages)};
+
+  PipelineOptions values() const {
+    PipelineOptions options;
+    options.target = target;
+    options.maxStepTokens = maxStepTokens;
+    options.maxSequences = maxSequences;
+    options.maxPages = maxPages;
+    return options;
+  }
+};
+} // namespace
+
+void mla::registerPipelines() {
+  for (const StageInfo &info : stages()) {
+    if (info.stage == Stage::Emit)
+      continue;
+    Stage stage = info.stage;
+    // The registry keeps copies of both texts.
+    std::string name = ("mla-" + info.name + "-pipeline").str();
+    PassPipelineRegistration<StageOptions>(
+        name, info.description,
+        [stage](OpPassManager &pm, const StageOptions &options) {
+          buildPipeline(stage, pm, options.values());
+        });
+  }
+}
