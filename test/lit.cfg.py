@@ -3,6 +3,7 @@
 #   REQUIRES: compiler   mla-opt and mla-compile
 #   REQUIRES: runtime    mla-run
 import os
+import sys
 
 import lit.formats
 
@@ -10,7 +11,7 @@ config.name = "mla"
 config.test_format = lit.formats.ShTest(execute_external=False)
 config.test_source_root = os.path.dirname(__file__)
 config.test_exec_root = os.path.join(config.mla_binary_dir, "test")
-config.excludes = ["data", "Inputs"]
+config.excludes = ["data", "Inputs", "check.py"]
 config.suffixes = [".test"]
 
 if config.mla_compiler:
@@ -23,3 +24,15 @@ if config.mla_runtime:
 config.environment["PATH"] = os.pathsep.join(
     [config.mla_tools_dir, config.llvm_tools_dir, config.environment["PATH"]]
 )
+
+config.substitutions += [
+    ("%{python}", sys.executable),
+    ("%{data}", os.path.join(config.test_source_root, "data")),
+    (
+        "%{kjv}",
+        os.path.join(
+            config.test_source_root, "../python-free-examples/models/kjv-tiny"
+        ),
+    ),
+    ("%{check}", sys.executable + " " + os.path.join(config.test_source_root, "Integration/check.py")),
+]
