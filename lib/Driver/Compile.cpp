@@ -181,6 +181,10 @@ llvm::Error Compilation::run() {
     return llvm::Error::success();
   }
 
+  // Before the work that would be in vain.
+  if (!options.stopAfter)
+    if (Status status = PlanFolder::check(options.output); !status.ok())
+      return toError(status);
   if (llvm::Error error = openCheckpoint())
     return error;
   if (llvm::Error error = import())

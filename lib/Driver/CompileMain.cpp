@@ -23,19 +23,24 @@ static std::filesystem::path bundledModel(const char *argv0) {
          "kjv-tiny";
 }
 
-static std::set<std::string> stageNames() {
-  std::set<std::string> names;
+static std::vector<std::string> stageNames() {
+  std::vector<std::string> names;
   for (const StageInfo &info : stages())
     if (info.stage != Stage::Emit)
-      names.insert(info.name.str());
+      names.push_back(info.name.str());
   return names;
 }
 
-static std::set<std::string> targetNames() {
-  std::set<std::string> names;
+static std::vector<std::string> targetNames() {
+  std::vector<std::string> names;
   for (const Target *target : targets())
-    names.insert(target->name.str());
+    names.push_back(target->name.str());
   return names;
+}
+
+/// A range that is checked and, unlike CLI11's, not spelt out by --help.
+static CLI::Validator between(int64_t low, int64_t high) {
+  return CLI::Range(low, high).description("");
 }
 
 static std::string footer() {
@@ -71,48 +76,54 @@ int mla::compileMain(int argc, char **argv) {
                "mla-run executes.",
                "mla-compile");
   app.add_option("MODEL", model,
-                 "Model folder (config.json, *.safetensors), or a config.json. "
-                 "Default: the bundled kjv-tiny")
-      ->check(CLI::ExistingPath);
+                 "Model folder (config.json, *.safetensors), or a lone "
+                 "config.json; the bundled kjv-tiny if left out")
+      ->type_name("")
+      ->check(CLI::ExistingPath.description(""));
   app.add_option("-o,--output", output,
-                 "Folder of the plan; with --stop-after a file for the IR");
+                 "Folder of the plan; with --stop-after the file for the IR")
+      ->type_name("PATH");
   app.add_option("--target", options.pipeline.target, "Machine to compile for")
+      ->type_name("NAME")
       ->capture_default_str()
-      ->check(CLI::IsMember(targetNames()));
-  app.add_option("--cpu", options.cpu,
-                 "CPU that the kernels may rely on, a name LLVM knows")
+      ->check(CLI::IsMember(targetNames()).description(""));
+  app.add_option("--cpu", options.cpu, "CPU that the kernels may rely on")
+      ->type_name("NAME")
       ->capture_default_str();
   auto *steps =
       app.add_option("--max-step-tokens", options.pipeline.maxStepTokens,
                      "Most tokens in one step")
+          ->type_name("N")
           ->capture_default_str()
-          ->check(CLI::Range(int64_t(1), int64_t(1) << 20));
+          ->check(between(1, int64_t(1) << 20));
   auto *sequences =
       app.add_option("--max-sequences", options.pipeline.maxSequences,
                      "Most sequences in one step")
+          ->type_name("N")
           ->capture_default_str()
-          ->check(CLI::Range(int64_t(1), int64_t(1) << 20));
+          ->check(between(1, int64_t(1) << 20));
 
   std::string weights = "Where weights come from";
   auto *none = app.add_flag("--no-weights", options.noWeights,
-                            "Read no weights; take formats from the config. "
-                            "The plan cannot be run")
+                            "Read none, take their formats from the config; "
+                            "such a plan cannot be run")
                    ->group(weights);
   auto *synthetic =
       app.add_option("--synthetic-weights", seed,
-                     "Make weights from this seed instead of reading them")
+                     "Read none, make them from this seed when the plan runs")
+          ->type_name("SEED")
           ->group(weights)
-          ->check(CLI::Range(int64_t(0), int64_t(1) << 53))
-          ->excludes(none);
+          ->check(between(0, int64_t(1) << 53));
 
   std::string looking = "Looking inside";
-  auto *printConfig = app.add_flag("--print-config", options.printConfig,
-                                   "Print what was read of the config, and end")
-                          ->group(looking);
-  app.add_option("--stop-after", stopAfter, "Print the IR after this stage")
+  app.add_flag("--print-config", options.printConfig,
+               "Print what was read of the config, and end")
+      ->group(looking);
+  app.add_option("--stop-after", stopAfter,
+                 "Print the IR after this stage, and end")
+      ->type_name("STAGE")
       ->group(looking)
-      ->check(CLI::IsMember(stageNames()))
-      ->excludes(printConfig);
+      ->check(CLI::IsMember(stageNames()).description(""));
   app.add_flag("--print-locations", options.printLocations,
                "Print the IR with the module path of each op")
       ->group(looking);
@@ -123,7 +134,9 @@ int mla::compileMain(int argc, char **argv) {
                "Print the time of each stage, and what passes remark")
       ->group(looking);
   options.producer = "mla " MLA_VERSION;
-  app.set_version_flag("--version", options.producer);
+  app.set_version_flag("--version", options.producer)
+      ->description("Print the version, and end");
+  app.set_help_flag("-h,--help", "Print this, and end");
   app.footer(footer());
 
   try {
@@ -137,6 +150,8 @@ int mla::compileMain(int argc, char **argv) {
   options.model = model;
   options.output = output;
   options.pipeline.fuse = !plain;
+  if (*synthetic && *none)
+    return complain("--no-weights and --synthetic-weights exclude each other");
   if (*synthetic)
     options.syntheticSeed = seed;
   if (!stopAfter.empty())

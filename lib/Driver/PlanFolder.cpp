@@ -56,6 +56,11 @@ static Status checkPlace(const fs::path &place) {
                  " holds other files and no plan.json; not replaced");
 }
 
+Status PlanFolder::check(const fs::path &path) {
+  MLA_ASSIGN_OR_RETURN(fs::path place, resolve(path));
+  return checkPlace(place);
+}
+
 Result<PlanFolder> PlanFolder::create(const fs::path &path) {
   MLA_ASSIGN_OR_RETURN(fs::path place, resolve(path));
   MLA_RETURN_IF_ERROR(checkPlace(place));

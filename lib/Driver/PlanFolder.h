@@ -15,7 +15,9 @@ namespace mla {
 
 class PlanFolder {
 public:
-  /// Checks that `place` is free, empty or a plan, and makes the new folder.
+  /// Whether a plan may be put at `place`: it is free, empty or a plan.
+  static Status check(const std::filesystem::path &place);
+  /// Checks `place` and makes the new folder.
   static Result<PlanFolder> create(const std::filesystem::path &place);
 
   PlanFolder(PlanFolder &&other);

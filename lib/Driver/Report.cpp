@@ -60,7 +60,8 @@ void mla::printReport(ModuleOp module, const ModelConfig &config,
       cacheBytes += type.getWidth() * elementBytes(type.getFormat()).value_or(0);
     } else if (auto program = dyn_cast<ProgramOp>(op)) {
       auto body = program.getBody().getOps<LaunchOp>();
-      launches += std::distance(body.begin(), body.end());
+      // Programs differ in their bounds, not in what they launch.
+      launches = std::distance(body.begin(), body.end());
       workspace = std::max<uint64_t>(
           workspace, program.getWorkspaceBytes().value_or(0));
     }
@@ -81,5 +82,6 @@ void mla::printReport(ModuleOp module, const ModelConfig &config,
   out << ")\n";
   out << "cache    " << bytesText(cacheBytes) << " a token\n";
   out << "scratch  " << bytesText(workspace) << "\n";
-  out << "kernels  " << kernels << " in " << launches << " launches\n";
+  out << "kernels  " << kernels << " in " << launches
+      << " launches a step\n";
 }
