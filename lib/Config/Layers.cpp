@@ -43,8 +43,8 @@ std::vector<bool> readMoeLayers(ConfigReader &reader, int64_t layers) {
 
 /// The pattern of "FSSF", of a list of words, or nothing if there is no
 /// index_topk_pattern.
-static std::optional<std::vector<bool>>
-readPattern(const JsonValue &v, int64_t layers) {
+static std::optional<std::vector<bool>> readPattern(const JsonValue &v,
+                                                    int64_t layers) {
   if (!v.present())
     return std::nullopt;
   if (!v.isString())
@@ -88,12 +88,12 @@ static std::vector<bool> readIndexerLayers(ConfigReader &reader,
     size_t at = static_cast<size_t>(
         std::mismatch(listed.begin(), listed.end(), derived.begin()).first -
         listed.begin());
-    types.at(at).failWith(
-        std::string("contradicts ") +
-        (pattern ? "index_topk_pattern"
-                 : "index_topk_freq and index_skip_topk_offset") +
-        ": expected \"" + (derived[at] ? "full" : "shared") + "\", found " +
-        types.at(at).describe());
+    types.at(at).failWith(std::string("contradicts ") +
+                          (pattern
+                               ? "index_topk_pattern"
+                               : "index_topk_freq and index_skip_topk_offset") +
+                          ": expected \"" + (derived[at] ? "full" : "shared") +
+                          "\", found " + types.at(at).describe());
   }
   return listed;
 }

@@ -8,9 +8,21 @@
 #include "Reader.h"
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 namespace mla {
 using namespace config;
+
+double ConfigReader::number(const JsonValue &v, double low, double high,
+                            double neutral) const {
+  if (v.isNumber())
+    if (double x = v.number(); x >= low && x <= high)
+      return x;
+  char expected[80];
+  std::snprintf(expected, sizeof expected, "a number from %g to %g", low, high);
+  v.fail(expected);
+  return neutral;
+}
 
 double ModelConfig::softmaxScale() const {
   return rope.softmaxFactor() / std::sqrt(double(qkHeadDim()));
@@ -60,9 +72,9 @@ const ArchitectureInfo *readArchitecture(ConfigReader &reader,
     reader.refuse(name, "unsupported architecture (" + name.describe() +
                             ", supported: " + supportedArchitectures() + ")");
   else if (byType && byType != info)
-    reader["model_type"].failWith("contradicts architectures: " +
-                                  reader["model_type"].describe() + " and " +
-                                  name.describe());
+    reader["model_type"].failWith(
+        "contradicts architectures: " + reader["model_type"].describe() +
+        " and " + name.describe());
   return info;
 }
 
@@ -104,7 +116,7 @@ Format readDtype(ConfigReader &reader) {
 }
 
 //===----------------------------------------------------------------------===//
-// Attention and experts
+// Attention
 //===----------------------------------------------------------------------===//
 
 void readAttention(ConfigReader &reader, ModelConfig &config) {
@@ -119,72 +131,6 @@ void readAttention(ConfigReader &reader, ModelConfig &config) {
   config.qkNopeHeadDim = reader.dim("qk_nope_head_dim", 1 << 16);
   config.qkRopeHeadDim = reader.dim("qk_rope_head_dim", 1 << 16);
   config.vHeadDim = reader.dim("v_head_dim", 1 << 16);
-}
-
-/// n_routed_experts under the three names that transformers accepts.
-int64_t readExpertCount(ConfigReader &reader) {
-  JsonValue main = reader["n_routed_experts"];
-  JsonValue chosen = main;
-  for (std::string_view key : {"num_experts", "num_local_experts"}) {
-    JsonValue other = reader[key];
-    if (!other.present())
-      continue;
-    if (!chosen.present())
-      chosen = other;
-    else if (chosen.isInteger() && other.isInteger() &&
-             chosen.dump() != other.dump())
-      other.failWith("contradicts " + chosen.pointer() + ": " +
-                     other.describe() + " and " + chosen.describe());
-  }
-  return chosen.integer(1, maxExperts);
-}
-
-void readRouter(ConfigReader &reader, const ArchitectureInfo &info,
-                MoeConfig &moe) {
-  moe.scoring = info.scoring;
-  if (JsonValue scoring = reader["scoring_func"];
-      scoring.present() && scoring.string() != scoringName(info.scoring))
-    reader.refuse(scoring, "unsupported scoring_func for this architecture (" +
-                               scoring.describe() + ", supported: " +
-                               std::string(scoringName(info.scoring)) + ")");
-  moe.method = info.method;
-  bool v2 = info.architecture == Architecture::DeepseekV2;
-  if (JsonValue method = reader["topk_method"]; method.present()) {
-    std::string name = method.string();
-    if (v2 && name == "group_limited_greedy")
-      moe.method = TopkMethod::GroupLimitedGreedy;
-    else if (name != topkMethodName(info.method))
-      reader.refuse(method,
-                    "unsupported topk_method for this architecture (" +
-                        method.describe() + ", supported: " +
-                        std::string(topkMethodName(info.method)) +
-                        (v2 ? ", group_limited_greedy)" : ")"));
-  }
-  // Plain top-k knows no groups, and may say so with null.
-  if (moe.method != TopkMethod::Greedy) {
-    moe.groups = reader.dim("n_group", maxExperts);
-    moe.topkGroups = reader.dim("topk_group", maxExperts);
-  }
-  moe.normalizeTopk = reader["norm_topk_prob"].boolean();
-  // DeepSeek's code and transformers disagree about the scale then.
-  if (v2 && moe.normalizeTopk)
-    reader.refuse(reader["norm_topk_prob"],
-                  "unsupported norm_topk_prob for this architecture (true, "
-                  "supported: false)");
-  moe.routedScale = reader.positive(reader["routed_scaling_factor"], 1.0);
-}
-
-void readExperts(ConfigReader &reader, const ArchitectureInfo &info,
-                 MoeConfig &moe) {
-  moe.experts = readExpertCount(reader);
-  moe.topk = reader.dim("num_experts_per_tok", maxExperts);
-  JsonValue shared = reader["n_shared_experts"];
-  if (shared.absent())
-    shared.fail("an integer or null");
-  else if (shared.present())
-    moe.sharedExperts = shared.integer(0, maxExperts);
-  moe.intermediateSize = reader.dim("moe_intermediate_size");
-  readRouter(reader, info, moe);
 }
 
 //===----------------------------------------------------------------------===//
@@ -307,10 +253,7 @@ void readKeys(ConfigReader &reader, const ArchitectureInfo &info,
   config.layers = reader.dim("num_hidden_layers", maxLayers);
   config.vocabSize = reader.dim("vocab_size");
   config.maxPositions = reader.dim("max_position_embeddings", maxPositionCount);
-  JsonValue eps = reader["rms_norm_eps"];
-  config.rmsNormEps = reader.positive(eps, 1e-6);
-  if (config.rmsNormEps >= 1.0)
-    eps.fail("a number below 1");
+  config.rmsNormEps = reader.number(reader["rms_norm_eps"], 1e-12, 0.1, 1e-6);
   if (JsonValue tie = reader.inherited("tie_word_embeddings"); tie.present())
     config.tieWordEmbeddings = tie.boolean();
   config.dtype = readDtype(reader);
@@ -318,7 +261,7 @@ void readKeys(ConfigReader &reader, const ArchitectureInfo &info,
   readAttention(reader, config);
   config.rope = readRope(reader, info);
   config.intermediateSize = reader.dim("intermediate_size");
-  readExperts(reader, info, config.moe);
+  config.moe = readExperts(reader, info);
   // Without a number of layers, lists of one entry a layer tell nothing.
   if (reader["num_hidden_layers"].isInteger()) {
     config.moeLayer = readMoeLayers(reader, config.layers);
@@ -337,8 +280,8 @@ Status combine(const ConfigReader &reader,
       text += (text.empty() ? "" : "\n") + document->status().message();
   if (text.empty())
     return {};
-  size_t errors = 1 + static_cast<size_t>(
-                          std::count(text.begin(), text.end(), '\n'));
+  size_t errors =
+      1 + static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
   // Only if nothing else is wrong is the file right and this build at fault.
   return Status(reader.refusals >= errors ? StatusCode::Unsupported
                                           : StatusCode::Invalid,

@@ -151,8 +151,9 @@ std::string ModelConfig::print() const {
   lines.add("cache values per token", latentWidth() * layers);
   if (indexer)
     lines.add("indexer cache values per token",
-              indexer->headDim * int64_t(std::count(indexer->full.begin(),
-                                                    indexer->full.end(), true)));
+              indexer->headDim *
+                  int64_t(std::count(indexer->full.begin(), indexer->full.end(),
+                                     true)));
   printQuantization(quantization, lines);
   lines.add("bos token", bosToken);
   std::string eos;

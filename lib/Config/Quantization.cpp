@@ -3,7 +3,8 @@
 // Part of mla. Three producers describe the same few formats: "fp8" (DeepSeek,
 // GLM), "compressed-tensors" (Kimi) and "modelopt" (NVIDIA), the last in
 // config.json, in hf_quant_config.json, or in both. The format of the KV cache
-// is read apart from that of the weights: either may be there without the other.
+// is read apart from that of the weights: either may be there without the
+// other.
 //
 //===----------------------------------------------------------------------===//
 #include "Reader.h"
@@ -67,10 +68,10 @@ static void readFp8(ConfigReader &reader, const JsonValue &v,
                               scheme.describe() + ", supported: dynamic)");
   JsonValue block = v["weight_block_size"];
   if (!block.isArray() || block.dump() != "[128,128]")
-    reader.refuse(block, "unsupported weight_block_size (" +
-                             (block.isArray() ? block.dump()
-                                              : block.describe()) +
-                             ", supported: [128,128])");
+    reader.refuse(block,
+                  "unsupported weight_block_size (" +
+                      (block.isArray() ? block.dump() : block.describe()) +
+                      ", supported: [128,128])");
   if (JsonValue scale = v["scale_fmt"]; scale.present()) {
     std::string text = scale.string();
     out.scaleUe8m0 = text == "ue8m0";

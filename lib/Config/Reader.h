@@ -73,25 +73,22 @@ public:
   int64_t dim(std::string_view key, int64_t high = maxDim) const {
     return text[key].integer(1, high);
   }
-  /// A number above 0, required; `neutral` if there is none.
-  double positive(const JsonValue &v, double neutral) const {
-    double x = v.isNumber() ? v.number() : 0.0;
-    if (x > 0.0)
-      return x;
-    v.fail("a number above 0");
-    return neutral;
-  }
+  /// A number from `low` to `high`, required; `neutral` if there is none.
+  double number(const JsonValue &v, double low, double high,
+                double neutral) const;
 };
 
 /// rope_scaling, rope_theta and rope_parameters in all their spellings.
 RopeConfig readRope(ConfigReader &reader, const ArchitectureInfo &info);
 
+/// The experts and their router.
+MoeConfig readExperts(ConfigReader &reader, const ArchitectureInfo &info);
+
 /// mlp_layer_types or first_k_dense_replace.
 std::vector<bool> readMoeLayers(ConfigReader &reader, int64_t layers);
 /// The index_* keys; an error if they are present without an indexer.
-std::optional<IndexerConfig> readIndexer(ConfigReader &reader,
-                                         const ArchitectureInfo &info,
-                                         int64_t layers);
+std::optional<IndexerConfig>
+readIndexer(ConfigReader &reader, const ArchitectureInfo &info, int64_t layers);
 
 /// One quantization_config object (of config.json or of the sidecar).
 QuantizationConfig readQuantization(ConfigReader &reader, const JsonValue &v);

@@ -83,29 +83,29 @@ std::string readType(const JsonValue &v) {
   return type;
 }
 
-double optionalNumber(ConfigReader &reader, const JsonValue &v, double other) {
-  return v.present() ? reader.positive(v, other) : other;
+/// An optional number; `other` if it is absent or null.
+double optional(ConfigReader &reader, const JsonValue &v, double low,
+                double high, double other) {
+  return v.present() ? reader.number(v, low, high, other) : other;
+}
+
+double readTheta(ConfigReader &reader, const JsonValue &v) {
+  return reader.number(v, 2.0, 1e15, RopeConfig().theta);
 }
 
 RopeConfig::Yarn readYarn(ConfigReader &reader, const JsonValue &v) {
   RopeConfig::Yarn yarn;
-  JsonValue factor = v["factor"];
-  yarn.factor = factor.number();
-  if (factor.isNumber() && !(yarn.factor >= 1.0 && yarn.factor <= 1e6))
-    factor.fail("a number from 1 to 1000000");
+  yarn.factor = reader.number(v["factor"], 1.0, 1e6, 1.0);
   yarn.originalMaxPositions =
       v["original_max_position_embeddings"].integer(1, maxPositionCount);
-  yarn.betaFast = optionalNumber(reader, v["beta_fast"], yarn.betaFast);
-  yarn.betaSlow = optionalNumber(reader, v["beta_slow"], yarn.betaSlow);
+  yarn.betaFast = optional(reader, v["beta_fast"], 1e-3, 1e6, yarn.betaFast);
+  yarn.betaSlow = optional(reader, v["beta_slow"], 1e-3, 1e6, yarn.betaSlow);
   if (yarn.betaFast < yarn.betaSlow)
     v["beta_fast"].fail("a number of at least beta_slow (" +
                         v["beta_slow"].describe() + ")");
-  yarn.mscale = optionalNumber(reader, v["mscale"], yarn.mscale);
-  if (JsonValue all = v["mscale_all_dim"]; all.present()) {
-    yarn.mscaleAllDim = all.number();
-    if (!(yarn.mscaleAllDim >= 0.0 && yarn.mscaleAllDim <= 1e6))
-      all.fail("a number from 0 to 1000000");
-  }
+  yarn.mscale = optional(reader, v["mscale"], 1e-6, 1e6, yarn.mscale);
+  yarn.mscaleAllDim =
+      optional(reader, v["mscale_all_dim"], 0.0, 1e6, yarn.mscaleAllDim);
   // transformers and DeepSeek's own code disagree about these.
   if (yarn.mscaleAllDim == 0.0 && yarn.mscale != 1.0)
     reader.refuse(v["mscale"], "unsupported mscale without mscale_all_dim");
@@ -119,6 +119,14 @@ RopeConfig::Yarn readYarn(ConfigReader &reader, const JsonValue &v) {
   return yarn;
 }
 
+/// In these models the whole of the rotary part rotates.
+void refusePartial(ConfigReader &reader, const JsonValue &owner) {
+  JsonValue part = owner["partial_rotary_factor"];
+  if (part.present() && part.number() != 1.0)
+    reader.refuse(part, "unsupported partial_rotary_factor (" +
+                            part.describe() + ", supported: 1)");
+}
+
 RopeObject readObject(ConfigReader &reader, const JsonValue &v) {
   RopeObject out;
   if (!v.present())
@@ -129,11 +137,8 @@ RopeObject readObject(ConfigReader &reader, const JsonValue &v) {
   }
   out.present = true;
   if (v["rope_theta"].present())
-    out.theta = reader.positive(v["rope_theta"], RopeConfig().theta);
-  if (JsonValue part = v["partial_rotary_factor"];
-      part.present() && part.number() != 1.0)
-    reader.refuse(part, "unsupported partial_rotary_factor (" +
-                            part.describe() + ", supported: 1)");
+    out.theta = readTheta(reader, v["rope_theta"]);
+  refusePartial(reader, v);
   std::string type = readType(v);
   if (type == "yarn")
     out.yarn = readYarn(reader, v);
@@ -171,7 +176,7 @@ RopeConfig config::readRope(ConfigReader &reader,
   JsonValue top = reader["rope_theta"];
   std::optional<double> theta;
   if (top.present())
-    theta = reader.positive(top, rope.theta);
+    theta = readTheta(reader, top);
   for (const auto &[object, where] :
        {std::pair{&parameters, newer}, std::pair{&scaling, older}}) {
     if (!object->theta)
@@ -184,13 +189,11 @@ RopeConfig config::readRope(ConfigReader &reader,
     if (!theta)
       theta = object->theta;
   }
-  if (!theta)
-    (newer.isObject() ? newer["rope_theta"] : top).fail("a number above 0");
-  else if (*theta <= 1.0 || *theta > 1e15)
-    (top.present() ? top : newer)
-        .failWith("expected a rope_theta above 1 and up to 1e15");
-  rope.theta = theta.value_or(rope.theta);
+  rope.theta =
+      theta ? *theta
+            : readTheta(reader, newer.isObject() ? newer["rope_theta"] : top);
 
+  refusePartial(reader, reader.text);
   if (JsonValue v = reader["rope_interleave"]; v.present())
     rope.interleaved = v.boolean();
   rope.indexerInterleaved = info.indexerInterleaved;

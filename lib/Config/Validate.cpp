@@ -12,8 +12,8 @@ static std::string num(int64_t v) { return std::to_string(v); }
 static void validateRouter(ConfigReader &reader, const MoeConfig &moe) {
   if (moe.topk > moe.experts)
     reader["num_experts_per_tok"].failWith(
-        "expected at most n_routed_experts (" + num(moe.experts) +
-        "), found " + num(moe.topk));
+        "expected at most n_routed_experts (" + num(moe.experts) + "), found " +
+        num(moe.topk));
   if (moe.method == TopkMethod::Greedy)
     return;
   if (moe.topkGroups > moe.groups) {
@@ -36,8 +36,8 @@ static void validateRouter(ConfigReader &reader, const MoeConfig &moe) {
         num(moe.experts) + " experts in " + num(moe.groups) + " groups");
   if (moe.topk <= moe.experts && moe.topk > perGroup * moe.topkGroups)
     reader["num_experts_per_tok"].failWith(
-        "expected at most " + num(perGroup * moe.topkGroups) +
-        " (topk_group " + num(moe.topkGroups) + " times " + num(perGroup) +
+        "expected at most " + num(perGroup * moe.topkGroups) + " (topk_group " +
+        num(moe.topkGroups) + " times " + num(perGroup) +
         " experts of a group), found " + num(moe.topk));
 }
 

@@ -17,7 +17,8 @@ namespace {
 
 /// A header entry of F32 values.
 json floats(int64_t begin, int64_t count) {
-  return {{"dtype", "F32"}, {"shape", {count}},
+  return {{"dtype", "F32"},
+          {"shape", {count}},
           {"data_offsets", {begin, begin + 4 * count}}};
 }
 
@@ -64,23 +65,26 @@ TEST(Safetensors, Fnv1a) {
 }
 
 TEST(Safetensors, TensorsComeInTheOrderOfTheirBytes) {
-  json header = {{"__metadata__", {{"format", "pt"}}},
-                 {"b", floats(0, 2)},
-                 {"a", floats(8, 1)},
-                 {"empty", {{"dtype", "BF16"}, {"shape", {0, 7}},
-                            {"data_offsets", {8, 8}}}},
-                 {"last", {{"dtype", "U8"}, {"shape", {0}},
-                           {"data_offsets", {12, 12}}}},
-                 {"scalar", {{"dtype", "F32"}, {"shape", json::array()},
-                             {"data_offsets", {12, 16}}}}};
+  json header = {
+      {"__metadata__", {{"format", "pt"}}},
+      {"b", floats(0, 2)},
+      {"a", floats(8, 1)},
+      {"empty",
+       {{"dtype", "BF16"}, {"shape", {0, 7}}, {"data_offsets", {8, 8}}}},
+      {"last", {{"dtype", "U8"}, {"shape", {0}}, {"data_offsets", {12, 12}}}},
+      {"scalar",
+       {{"dtype", "F32"},
+        {"shape", json::array()},
+        {"data_offsets", {12, 16}}}}};
   std::string text = header.dump() + "   ";
-  auto got = parseSafetensorsHeader(text, 8 + text.size(), 24 + text.size(), "a");
+  auto got =
+      parseSafetensorsHeader(text, 8 + text.size(), 24 + text.size(), "a");
   ASSERT_TRUE(got.ok()) << got.status().message();
   std::vector<std::string> names;
   for (const TensorInfo &tensor : *got)
     names.push_back(tensor.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"b", "empty", "a", "last",
-                                             "scalar"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"b", "empty", "a", "last", "scalar"}));
   EXPECT_EQ((*got)[2].offset, 8 + text.size() + 8);
   EXPECT_EQ((*got)[2].bytes, 4u);
   EXPECT_EQ((*got)[1].shape, (std::vector<int64_t>{0, 7}));
@@ -141,13 +145,12 @@ TEST(Safetensors, TensorsMustCoverTheFile) {
   size_t length = header.dump().size() + 8;
   auto bytes = [&](size_t data) { return std::to_string(length + data); };
   EXPECT_EQ(headerError(header, 32), "");
-  EXPECT_EQ(headerError(header, 31),
-            "a: expected a file of " + bytes(32) +
-                " bytes, as its header says, found " + bytes(31) +
-                " (cut off?)");
-  EXPECT_EQ(headerError(header, 33),
-            "a: expected a file of " + bytes(32) +
-                " bytes, as its header says, found " + bytes(33));
+  EXPECT_EQ(headerError(header, 31), "a: expected a file of " + bytes(32) +
+                                         " bytes, as its header says, found " +
+                                         bytes(31) + " (cut off?)");
+  EXPECT_EQ(headerError(header, 33), "a: expected a file of " + bytes(32) +
+                                         " bytes, as its header says, found " +
+                                         bytes(33));
   header["y"] = floats(12, 4);
   EXPECT_EQ(headerError(header, 28), "a: tensors x and y overlap");
   header["y"] = floats(0, 4);
@@ -215,8 +218,10 @@ TEST(Checkpoint, IndexThatIsWrong) {
     return openError(folder);
   };
   std::string file = "model.safetensors.index.json: ";
-  EXPECT_EQ(index({{"x", "a.safetensors"}, {"u", "c.safetensors"},
-                   {"v", "b.safetensors"}, {"w", "c.safetensors"}}),
+  EXPECT_EQ(index({{"x", "a.safetensors"},
+                   {"u", "c.safetensors"},
+                   {"v", "b.safetensors"},
+                   {"w", "c.safetensors"}}),
             "2 shards are missing: b.safetensors, c.safetensors");
   EXPECT_EQ(index({{"z", "a.safetensors"}}),
             file + "expected tensor z in a.safetensors, found it nowhere");

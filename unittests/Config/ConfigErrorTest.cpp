@@ -45,14 +45,14 @@ TEST(ConfigError, EveryKeyWithoutDefaultIsNamed) {
       {"num_hidden_layers", "an integer from 1 to 4096"},
       {"vocab_size", "an integer from 1 to 16777216"},
       {"max_position_embeddings", "an integer from 1 to 1073741824"},
-      {"rms_norm_eps", "a number above 0"},
+      {"rms_norm_eps", "a number from 1e-12 to 0.1"},
       {"num_attention_heads", "an integer from 1 to 65536"},
       {"q_lora_rank", "an integer or null"},
       {"kv_lora_rank", "an integer from 1 to 1048576"},
       {"qk_nope_head_dim", "an integer from 1 to 65536"},
       {"qk_rope_head_dim", "an integer from 1 to 65536"},
       {"v_head_dim", "an integer from 1 to 65536"},
-      {"rope_theta", "a number above 0"},
+      {"rope_theta", "a number from 2 to 1e+15"},
       {"intermediate_size", "an integer from 1 to 16777216"},
       {"n_routed_experts", "an integer from 1 to 65536"},
       {"num_experts_per_tok", "an integer from 1 to 65536"},
@@ -61,7 +61,7 @@ TEST(ConfigError, EveryKeyWithoutDefaultIsNamed) {
       {"n_group", "an integer from 1 to 65536"},
       {"topk_group", "an integer from 1 to 65536"},
       {"norm_topk_prob", "true or false"},
-      {"routed_scaling_factor", "a number above 0"},
+      {"routed_scaling_factor", "a number from 1e-06 to 1e+06"},
       {"first_k_dense_replace", "an integer from 0 to 4096"},
       {"index_n_heads", "an integer from 1 to 65536"},
       {"index_head_dim", "an integer from 1 to 65536"},
@@ -101,10 +101,12 @@ TEST(ConfigError, WrongTypesAndRanges) {
            "expected an integer from 1 to 16777216, found number 33554432"),
        set("num_hidden_layers", 4097,
            "expected an integer from 1 to 4096, found number 4097"),
-       set("rms_norm_eps", 0, "expected a number above 0, found number 0"),
-       set("rms_norm_eps", 1, "expected a number below 1, found number 1"),
+       set("rms_norm_eps", 0,
+           "expected a number from 1e-12 to 0.1, found number 0"),
+       set("rms_norm_eps", 1,
+           "expected a number from 1e-12 to 0.1, found number 1"),
        set("routed_scaling_factor", "2.5",
-           "expected a number above 0, found string \"2.5\""),
+           "expected a number from 1e-06 to 1e+06, found string \"2.5\""),
        set("norm_topk_prob", 1, "expected true or false, found number 1"),
        set("tie_word_embeddings", "no",
            "expected true or false, found string \"no\""),
@@ -127,7 +129,9 @@ TEST(ConfigError, UnsupportedModels) {
         "DeepseekV3ForCausalLM, DeepseekV32ForCausalLM, "
         "Glm4MoeLiteForCausalLM, GlmMoeDsaForCausalLM)",
         Unsupported},
-       {[](json &c) { c = {{"model_type", "llama"}}; },
+       {[](json &c) {
+          c = {{"model_type", "llama"}};
+        },
         "config.json: at /architectures: expected one of "
         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, "
         "DeepseekV32ForCausalLM, Glm4MoeLiteForCausalLM, "
@@ -184,19 +188,20 @@ TEST(ConfigError, UnsupportedModels) {
 TEST(ConfigError, Rope) {
   auto yarn = [](const char *key, const json &value, const std::string &message,
                  StatusCode code = StatusCode::Invalid) {
-    return Case{[=](json &c) {
-                  c["rope_scaling"] = {
-                      {"type", "yarn"}, {"factor", 4},
-                      {"original_max_position_embeddings", 128},
-                      {"mscale", 1}, {"mscale_all_dim", 1}};
-                  if (value.is_discarded())
-                    c["rope_scaling"].erase(key);
-                  else
-                    c["rope_scaling"][key] = value;
-                },
-                std::string("config.json: at /rope_scaling/") + key + ": " +
-                    message,
-                code};
+    return Case{
+        [=](json &c) {
+          c["rope_scaling"] = {{"type", "yarn"},
+                               {"factor", 4},
+                               {"original_max_position_embeddings", 128},
+                               {"mscale", 1},
+                               {"mscale_all_dim", 1}};
+          if (value.is_discarded())
+            c["rope_scaling"].erase(key);
+          else
+            c["rope_scaling"][key] = value;
+        },
+        std::string("config.json: at /rope_scaling/") + key + ": " + message,
+        code};
   };
   json erased(json::value_t::discarded);
   expectErrors(
@@ -212,17 +217,20 @@ TEST(ConfigError, Rope) {
         "\"yarn\" and string \"llama3\"\nconfig.json: at "
         "/rope_scaling/rope_type: unsupported RoPE scaling \"llama3\" "
         "(supported: yarn, default, none)"},
-       yarn("factor", erased, "expected a number, found nothing"),
-       yarn("factor", 0.5, "expected a number from 1 to 1000000, found number "
-                           "0.5"),
+       yarn("factor", erased,
+            "expected a number from 1 to 1e+06, found nothing"),
+       yarn("factor", 0.5,
+            "expected a number from 1 to 1e+06, found number "
+            "0.5"),
        yarn("original_max_position_embeddings", erased,
             "expected an integer from 1 to 1073741824, found nothing"),
        yarn("beta_fast", 0.5,
             "expected a number of at least beta_slow (nothing), found number "
             "0.5"),
-       yarn("beta_slow", 0, "expected a number above 0, found number 0"),
+       yarn("beta_slow", 0,
+            "expected a number from 0.001 to 1e+06, found number 0"),
        yarn("mscale_all_dim", -1,
-            "expected a number from 0 to 1000000, found number -1"),
+            "expected a number from 0 to 1e+06, found number -1"),
        yarn("attention_factor", 1.5,
             "unsupported YaRN option attention_factor (number 1.5)",
             Unsupported),
@@ -235,10 +243,14 @@ TEST(ConfigError, Rope) {
             "contradicts another rope_theta of this file: 20000 and 10000"),
        set("rope_scaling", "yarn",
            "expected an object or null, found string \"yarn\""),
-       set("rope_theta", 1, "expected a rope_theta above 1 and up to 1e15"),
-       set("rope_theta", -5, "expected a number above 0, found number -5"),
+       set("rope_theta", 1,
+           "expected a number from 2 to 1e+15, found number 1"),
+       set("partial_rotary_factor", 0.5,
+           "unsupported partial_rotary_factor (number 0.5, supported: 1)",
+           Unsupported),
        {[](json &c) {
-          c["rope_scaling"] = {{"type", "yarn"}, {"factor", 4},
+          c["rope_scaling"] = {{"type", "yarn"},
+                               {"factor", 4},
                                {"original_max_position_embeddings", 128},
                                {"mscale", 0.7}};
         },
@@ -246,7 +258,8 @@ TEST(ConfigError, Rope) {
         "mscale_all_dim",
         Unsupported},
        {[](json &c) {
-          c["rope_scaling"] = {{"type", "yarn"}, {"factor", 4},
+          c["rope_scaling"] = {{"type", "yarn"},
+                               {"factor", 4},
                                {"original_max_position_embeddings", 128}};
           c["rope_parameters"] = {{"rope_type", "default"},
                                   {"rope_theta", 10000}};
@@ -258,9 +271,10 @@ TEST(ConfigError, Rope) {
           c.erase("rope_theta");
           c["rope_parameters"] = {{"rope_type", "default"}};
         },
-        "config.json: at /rope_parameters/rope_theta: expected a number above "
-        "0, found nothing"},
-       set("qk_rope_head_dim", 15, "expected an even number, found number 15")});
+        "config.json: at /rope_parameters/rope_theta: expected a number from 2 "
+        "to 1e+15, found nothing"},
+       set("qk_rope_head_dim", 15,
+           "expected an even number, found number 15")});
 }
 
 TEST(ConfigError, KeysThatContradictEachOther) {
@@ -272,8 +286,7 @@ TEST(ConfigError, KeysThatContradictEachOther) {
        set("qk_head_dim", 48,
            "expected qk_nope_head_dim + qk_rope_head_dim (32), found number "
            "48"),
-       set("n_group", 3,
-           "expected a divisor of n_routed_experts (8), found 3"),
+       set("n_group", 3, "expected a divisor of n_routed_experts (8), found 3"),
        set("topk_group", 5, "expected at most n_group (4), found 5"),
        set("n_group", 8,
            "expected groups of at least 2 experts (a group's score is the sum "

@@ -12,18 +12,19 @@ using nlohmann::json;
 
 namespace {
 
-ModelConfig
-good(const json &config,
-     const std::vector<std::pair<std::string, json>> &more = {}) {
+ModelConfig good(const json &config,
+                 const std::vector<std::pair<std::string, json>> &more = {}) {
   Result<ModelConfig> result = readConfig(config, more);
   EXPECT_TRUE(result.ok()) << result.status().message();
   return result.ok() ? *result : ModelConfig();
 }
 
 json yarn(const char *typeKey) {
-  return {{typeKey, "yarn"}, {"factor", 4},
+  return {{typeKey, "yarn"},
+          {"factor", 4},
           {"original_max_position_embeddings", 128},
-          {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
+          {"mscale", 1.0},
+          {"mscale_all_dim", 1.0}};
 }
 
 TEST(ConfigSpelling, NoScalingInEveryWayToSayIt) {
@@ -74,7 +75,8 @@ TEST(ConfigSpelling, RepeatedRopeThatAgrees) {
 
 TEST(ConfigSpelling, MscaleDefaults) {
   json config = smallConfig();
-  config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4},
+  config["rope_scaling"] = {{"type", "yarn"},
+                            {"factor", 4},
                             {"original_max_position_embeddings", 128}};
   RopeConfig rope = good(config).rope;
   EXPECT_EQ(rope.yarn->mscale, 1.0);
@@ -100,8 +102,10 @@ TEST(ConfigSpelling, NestedTextModel) {
   json fp8 = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
   for (int place = 0; place < 3; ++place) { // inside, outside, both
     json outer = {{"architectures", {"KimiK25ForConditionalGeneration"}},
-                  {"model_type", "kimi_k25"}, {"bos_token_id", 7},
-                  {"dtype", "float16"}, {"text_config", smallConfig()}};
+                  {"model_type", "kimi_k25"},
+                  {"bos_token_id", 7},
+                  {"dtype", "float16"},
+                  {"text_config", smallConfig()}};
     outer["text_config"].erase("bos_token_id");
     outer["text_config"].erase("torch_dtype");
     if (place != 1)
@@ -207,23 +211,22 @@ TEST(ConfigSpelling, StopTokens) {
   config["eos_token_id"] = {5, 3, 5};
   EXPECT_EQ(good(config).eosTokens, (Ids{5, 3}));
   // generation_config.json adds what it has, behind the config's own.
-  EXPECT_EQ(good(config, {{"generation_config.json",
-                           {{"eos_token_id", {9, 3}}}}})
-                .eosTokens,
-            (Ids{5, 3, 9}));
   EXPECT_EQ(
-      good(config, {{"generation_config.json", {{"eos_token_id", 2}}}})
+      good(config, {{"generation_config.json", {{"eos_token_id", {9, 3}}}}})
           .eosTokens,
-      (Ids{5, 3, 2}));
-  EXPECT_EQ(good(config, {{"generation_config.json", json::object()}}).eosTokens,
-            (Ids{5, 3}));
+      (Ids{5, 3, 9}));
+  EXPECT_EQ(good(config, {{"generation_config.json", {{"eos_token_id", 2}}}})
+                .eosTokens,
+            (Ids{5, 3, 2}));
+  EXPECT_EQ(
+      good(config, {{"generation_config.json", json::object()}}).eosTokens,
+      (Ids{5, 3}));
   config["eos_token_id"] = nullptr;
   EXPECT_EQ(good(config).eosTokens, Ids{});
   config.erase("eos_token_id");
-  EXPECT_EQ(
-      good(config, {{"generation_config.json", {{"eos_token_id", 4}}}})
-          .eosTokens,
-      (Ids{4}));
+  EXPECT_EQ(good(config, {{"generation_config.json", {{"eos_token_id", 4}}}})
+                .eosTokens,
+            (Ids{4}));
   config["eos_token_id"] = 1;
   config["pad_token_id"] = -1;
   EXPECT_EQ(good(config).padToken, std::nullopt);

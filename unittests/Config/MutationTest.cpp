@@ -88,12 +88,41 @@ std::string spoilBytes(std::string text, Random &random) {
 }
 
 json oddValue(Random &random) {
-  static const std::vector<json> values = {
-      nullptr, true, false, 0, 1, -1, 2, 3, 7, 64, 4096, 65536, 1 << 24,
-      int64_t(1) << 31, int64_t(1) << 53, -(int64_t(1) << 53), 0.5, -0.0,
-      1e308, 1e-308, "", "x", "yarn", "re:(", "re:.*(a|b)", "[", "FS",
-      json::array(), json::object(), {1, 2, 3}, {"a"}, {json::array()},
-      {{"type", "yarn"}}, {{"quant_method", "fp8"}}, std::string(300, '*')};
+  static const std::vector<json> values = {nullptr,
+                                           true,
+                                           false,
+                                           0,
+                                           1,
+                                           -1,
+                                           2,
+                                           3,
+                                           7,
+                                           64,
+                                           4096,
+                                           65536,
+                                           1 << 24,
+                                           int64_t(1) << 31,
+                                           int64_t(1) << 53,
+                                           -(int64_t(1) << 53),
+                                           0.5,
+                                           -0.0,
+                                           1e308,
+                                           1e-308,
+                                           "",
+                                           "x",
+                                           "yarn",
+                                           "re:(",
+                                           "re:.*(a|b)",
+                                           "[",
+                                           "FS",
+                                           json::array(),
+                                           json::object(),
+                                           {1, 2, 3},
+                                           {"a"},
+                                           {json::array()},
+                                           {{"type", "yarn"}},
+                                           {{"quant_method", "fp8"}},
+                                           std::string(300, '*')};
   return values[random.below(values.size())];
 }
 
@@ -186,15 +215,19 @@ TEST(Mutation, EveryKeyWithEveryOddValue) {
   Random random(3);
   Outcomes outcomes;
   json original = smallSparseConfig();
-  original["rope_scaling"] = {{"type", "yarn"}, {"factor", 4},
+  original["rope_scaling"] = {{"type", "yarn"},
+                              {"factor", 4},
                               {"original_max_position_embeddings", 128},
-                              {"beta_fast", 32}, {"beta_slow", 1},
-                              {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
+                              {"beta_fast", 32},
+                              {"beta_slow", 1},
+                              {"mscale", 1.0},
+                              {"mscale_all_dim", 1.0}};
   original["mlp_layer_types"] = {"dense", "sparse", "sparse", "sparse"};
   original["indexer_types"] = {"full", "full", "shared", "full"};
-  original["quantization_config"] = {
-      {"quant_method", "modelopt"}, {"quant_algo", "NVFP4"},
-      {"ignore", {"lm_head", "model.layers.0*"}}, {"kv_cache_scheme", nullptr}};
+  original["quantization_config"] = {{"quant_method", "modelopt"},
+                                     {"quant_algo", "NVFP4"},
+                                     {"ignore", {"lm_head", "model.layers.0*"}},
+                                     {"kv_cache_scheme", nullptr}};
   original["text_config"] = nullptr;
   for (int i = 0; i < 2500; ++i) {
     json document = original;
@@ -210,8 +243,8 @@ TEST(Mutation, Sidecars) {
   Outcomes outcomes;
   std::string config =
       readBytes(publishedConfig("nvidia--GLM-5.1-NVFP4_config.json"));
-  std::string text = readBytes(
-      publishedConfig("nvidia--GLM-5.1-NVFP4_hf_quant_config.json"));
+  std::string text =
+      readBytes(publishedConfig("nvidia--GLM-5.1-NVFP4_hf_quant_config.json"));
   for (int i = 0; i < 300; ++i) {
     readAndUse(config, outcomes, spoilBytes(text, random));
     json document = json::parse(text);

@@ -268,8 +268,8 @@ TEST(PublishedConfig, NoFileIsForgotten) {
   want.push_back("zai-org--GLM-4.7-Flash_config.REDUCED_by_"
                  "aiconfigurator.json");
   std::vector<std::string> have;
-  for (const auto &entry : std::filesystem::directory_iterator(
-           dataFile("configs"))) {
+  for (const auto &entry :
+       std::filesystem::directory_iterator(dataFile("configs"))) {
     std::string name = entry.path().filename().string();
     if (name.find("_config.") != std::string::npos &&
         name.find("hf_quant") == std::string::npos &&
@@ -299,15 +299,16 @@ TEST(PublishedConfig, ShortenedFilesAreRefusedWithEveryMissingKey) {
     Result<ModelConfig> config = ModelConfig::read(path);
     ASSERT_FALSE(config.ok());
     EXPECT_EQ(config.status().code(), StatusCode::Invalid);
-    EXPECT_EQ(without(config.status().message(), path + ": "),
-              "at /rms_norm_eps: expected a number above 0, found nothing\n"
-              "at /rope_theta: expected a number above 0, found nothing\n"
-              "at /n_group: expected an integer from 1 to 65536, found nothing\n"
-              "at /topk_group: expected an integer from 1 to 65536, found "
-              "nothing\n"
-              "at /norm_topk_prob: expected true or false, found nothing\n"
-              "at /eos_token_id: expected a token id, a list of them or null, "
-              "found nothing");
+    EXPECT_EQ(
+        without(config.status().message(), path + ": "),
+        "at /rms_norm_eps: expected a number from 1e-12 to 0.1, found nothing\n"
+        "at /rope_theta: expected a number from 2 to 1e+15, found nothing\n"
+        "at /n_group: expected an integer from 1 to 65536, found nothing\n"
+        "at /topk_group: expected an integer from 1 to 65536, found "
+        "nothing\n"
+        "at /norm_topk_prob: expected true or false, found nothing\n"
+        "at /eos_token_id: expected a token id, a list of them or null, "
+        "found nothing");
   }
 }
 
@@ -344,8 +345,8 @@ TEST(PublishedConfig, FoldersOfTheGoldens) {
 }
 
 TEST(PublishedConfig, Print) {
-  auto config = ModelConfig::read(
-      publishedConfig("nvidia--GLM-5.2-NVFP4_config.json"));
+  auto config =
+      ModelConfig::read(publishedConfig("nvidia--GLM-5.2-NVFP4_config.json"));
   ASSERT_TRUE(config.ok());
   std::string text = config->print();
   for (const char *line :

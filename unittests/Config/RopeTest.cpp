@@ -46,9 +46,9 @@ TEST(Rope, PlainFrequencies) {
 }
 
 TEST(Rope, YarnRamps) {
-  expectRamp(yarnRope(10000, 40, 32, 1), 10, 23);  // DeepSeek-V3
-  expectRamp(yarnRope(50000, 32, 1, 1), 19, 20);   // Kimi-K2
-  expectRamp(yarnRope(50000, 64, 32, 1), 8, 20);   // Kimi-K2.5
+  expectRamp(yarnRope(10000, 40, 32, 1), 10, 23); // DeepSeek-V3
+  expectRamp(yarnRope(50000, 32, 1, 1), 19, 20);  // Kimi-K2
+  expectRamp(yarnRope(50000, 64, 32, 1), 8, 20);  // Kimi-K2.5
 }
 
 TEST(Rope, YarnEndsWhereTheDimensionsEnd) {

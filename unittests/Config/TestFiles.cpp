@@ -25,7 +25,8 @@ TempFolder::~TempFolder() {
 }
 
 void TempFolder::write(const std::string &name, std::string_view bytes) const {
-  std::ofstream(path / name, std::ios::binary).write(bytes.data(), bytes.size());
+  std::ofstream(path / name, std::ios::binary)
+      .write(bytes.data(), bytes.size());
 }
 
 std::string readBytes(const fs::path &path) {

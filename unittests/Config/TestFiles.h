@@ -39,15 +39,15 @@ nlohmann::json smallSparseConfig();
 
 /// Parses `config` as a config.json. `more` may hold what stands beside it:
 /// hf_quant_config.json and generation_config.json.
-Result<ModelConfig>
-readConfig(const nlohmann::json &config,
-           const std::vector<std::pair<std::string, nlohmann::json>> &more = {});
+Result<ModelConfig> readConfig(
+    const nlohmann::json &config,
+    const std::vector<std::pair<std::string, nlohmann::json>> &more = {});
 
 /// The error of parsing `config`; "" if there is none.
-std::string
-configError(const nlohmann::json &config,
-            const std::vector<std::pair<std::string, nlohmann::json>> &more = {},
-            StatusCode *code = nullptr);
+std::string configError(
+    const nlohmann::json &config,
+    const std::vector<std::pair<std::string, nlohmann::json>> &more = {},
+    StatusCode *code = nullptr);
 
 /// A safetensors file: length, header, `dataBytes` zeros.
 std::string safetensors(const std::string &header, size_t dataBytes);

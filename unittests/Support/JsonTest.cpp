@@ -103,18 +103,19 @@ TEST(Json, IntegersBeyond53BitsAreRefused) {
   EXPECT_EQ(parseError("9007199254740993"),
             "a.json: found an integer beyond 2^53 (9007199254740993), which is "
             "refused");
-  EXPECT_EQ(parseError("-9007199254740993"),
-            "a.json: found an integer beyond 2^53 (-9007199254740993), which is "
-            "refused");
-  EXPECT_EQ(parseError("18446744073709551616"),
-            "a.json: found an integer beyond 2^53 (18446744073709551616), which "
-            "is refused");
+  EXPECT_EQ(
+      parseError("-9007199254740993"),
+      "a.json: found an integer beyond 2^53 (-9007199254740993), which is "
+      "refused");
+  EXPECT_EQ(
+      parseError("18446744073709551616"),
+      "a.json: found an integer beyond 2^53 (18446744073709551616), which "
+      "is refused");
 }
 
 TEST(Json, WhatIsNoJsonIsRefused) {
-  for (const char *text :
-       {"", "{", "{\"a\": }", "[1,]", "{} {}", "nul", "\"\x80\"", "1e999",
-        "{\"a\" 1}", "'a'", "NaN"}) {
+  for (const char *text : {"", "{", "{\"a\": }", "[1,]", "{} {}", "nul",
+                           "\"\x80\"", "1e999", "{\"a\" 1}", "'a'", "NaN"}) {
     std::string message = parseError(text);
     EXPECT_EQ(message.rfind("a.json: ", 0), 0u) << text << ": " << message;
   }

@@ -30,10 +30,10 @@ struct TensorInfo {
 
 /// One shard.
 struct CheckpointFile {
-  std::string name;          ///< relative to the folder
-  uint64_t size = 0;         ///< of the whole file
-  uint64_t headerBytes = 0;  ///< 8 + length of the JSON
-  uint64_t headerHash = 0;   ///< FNV-1a 64 of these bytes
+  std::string name;         ///< relative to the folder
+  uint64_t size = 0;        ///< of the whole file
+  uint64_t headerBytes = 0; ///< 8 + length of the JSON
+  uint64_t headerHash = 0;  ///< FNV-1a 64 of these bytes
 };
 
 class Checkpoint {

@@ -21,11 +21,11 @@
 namespace mla {
 
 enum class Architecture {
-  DeepseekV2,   ///< DeepseekV2ForCausalLM
-  DeepseekV3,   ///< DeepseekV3ForCausalLM; also Kimi-K2 and the text of K2.5
-  DeepseekV32,  ///< DeepseekV32ForCausalLM: V3 with the sparse indexer
-  Glm4MoeLite,  ///< Glm4MoeLiteForCausalLM
-  GlmMoeDsa     ///< GlmMoeDsaForCausalLM: GLM-5, sparse indexer
+  DeepseekV2,  ///< DeepseekV2ForCausalLM
+  DeepseekV3,  ///< DeepseekV3ForCausalLM; also Kimi-K2 and the text of K2.5
+  DeepseekV32, ///< DeepseekV32ForCausalLM: V3 with the sparse indexer
+  Glm4MoeLite, ///< Glm4MoeLiteForCausalLM
+  GlmMoeDsa    ///< GlmMoeDsaForCausalLM: GLM-5, sparse indexer
 };
 
 /// Rotary position embedding. `yarn` is set only if the config asks for a
@@ -55,8 +55,8 @@ struct RopeConfig {
 
 enum class Scoring { Sigmoid, Softmax };
 enum class TopkMethod {
-  NoAuxTc,          ///< biased scores; a group's score is its best two
-  Greedy,           ///< plain top-k
+  NoAuxTc,           ///< biased scores; a group's score is its best two
+  Greedy,            ///< plain top-k
   GroupLimitedGreedy ///< a group's score is its best one
 };
 
@@ -143,8 +143,8 @@ struct ModelConfig {
   /// Values of one token in the latent cache: kv_lora_rank + rope.
   int64_t latentWidth() const { return kvLoraRank + qkRopeHeadDim; }
 
-  /// `path` is a model folder or a lone config.json. In a folder,
-  /// hf_quant_config.json and generation_config.json are folded in.
+  /// `path` is a model folder or a lone config.json. hf_quant_config.json and
+  /// generation_config.json are folded in if they stand in the same folder.
   static Result<ModelConfig> read(const std::filesystem::path &path);
 
   /// The same from texts: config.json (of `file`, for messages) and, where
