@@ -51,36 +51,42 @@ Status measureRound(runtime::Engine &engine, const BenchOptions &options,
   return {};
 }
 
-/// What launches cost, by kernel, the dearest first.
+/// Text at the right of a column.
+std::string right(const std::string &text, size_t width) {
+  return std::string(width - std::min(width, text.size()), ' ') + text;
+}
+
+/// What launches cost, by program and kernel, the dearest first. "floor" is the
+/// time if every launch were as fast as its fastest call.
 void printProfile(const std::vector<runtime::LaunchCost> &costs,
                   std::ostream &out) {
   struct Sum {
     int64_t calls = 0;
     double seconds = 0;
+    double floor = 0;
   };
-  std::map<std::string, Sum> byKernel;
+  using Key = std::pair<std::string, std::string>; // Program, kernel.
+  std::map<Key, Sum> sums;
   double total = 0;
   for (const runtime::LaunchCost &cost : costs) {
-    Sum &sum = byKernel[cost.kernel];
+    Sum &sum = sums[{cost.program, cost.kernel}];
     sum.calls += cost.calls;
     sum.seconds += cost.seconds;
+    sum.floor += cost.fastest * static_cast<double>(cost.calls);
     total += cost.seconds;
   }
-  std::vector<std::pair<std::string, Sum>> order(byKernel.begin(),
-                                                 byKernel.end());
+  std::vector<std::pair<Key, Sum>> order(sums.begin(), sums.end());
   std::sort(order.begin(), order.end(), [](const auto &a, const auto &b) {
     return a.second.seconds > b.second.seconds;
   });
-  out << "  share     calls     us/call  kernel\n";
-  auto column = [&](const std::string &text, size_t width) {
-    out << std::string(width - std::min(width, text.size()), ' ') << text;
-  };
-  for (const auto &[kernel, sum] : order) {
-    column(formatNumber(total > 0 ? sum.seconds / total * 100 : 0, 1) + "%", 7);
-    column(std::to_string(sum.calls), 10);
-    column(formatNumber(sum.seconds * 1e6 / static_cast<double>(sum.calls), 2),
-           12);
-    out << "  " << kernel << "\n";
+  out << " share     calls  mean us  floor us  program, kernel\n";
+  for (const auto &[key, sum] : order) {
+    auto calls = static_cast<double>(sum.calls);
+    out << right(formatNumber(sum.seconds / total * 100, 1) + "%", 6)
+        << right(std::to_string(sum.calls), 10)
+        << right(formatNumber(sum.seconds / calls * 1e6, 1), 9)
+        << right(formatNumber(sum.floor / calls * 1e6, 1), 10) << "  "
+        << key.first << ", " << key.second << "\n";
   }
 }
 

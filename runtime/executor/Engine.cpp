@@ -147,14 +147,17 @@ Status Engine::runProgram(size_t program, const plan::SymbolValues &symbols) {
     MLA_RETURN_IF_ERROR(device->run(*module, list));
     return device->synchronize();
   }
-  ++programCalls[program];
   for (size_t l = 0; l < list.size(); ++l) {
     auto start = std::chrono::steady_clock::now();
     MLA_RETURN_IF_ERROR(device->run(*module, list.subspan(l, 1)));
     MLA_RETURN_IF_ERROR(device->synchronize());
-    launchSeconds[program][l] +=
+    double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
             .count();
+    LaunchCost &cost = costs[program][l];
+    cost.fastest = cost.calls == 0 ? seconds : std::min(cost.fastest, seconds);
+    cost.seconds += seconds;
+    ++cost.calls;
   }
   return {};
 }

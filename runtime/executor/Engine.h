@@ -73,10 +73,12 @@ struct MemoryUse {
 
 /// What a launch of the plan has cost so far, with EngineOptions::profile.
 struct LaunchCost {
+  std::string program;
   std::string kernel;
   std::string origin;
   int64_t calls = 0;
-  double seconds = 0;
+  double seconds = 0; ///< Of all calls.
+  double fastest = 0; ///< Seconds of the fastest call.
 };
 
 class Engine {
@@ -112,7 +114,7 @@ public:
 
 private:
   Engine() = default;
-  Status allocate(const EngineOptions &options);
+  Status allocate(int64_t capacity);
   Status checkStep(std::span<const StepSequence> sequences) const;
   Result<Logits> runStep(std::span<const StepSequence> sequences,
                          std::span<const int64_t> lengths);
@@ -138,8 +140,7 @@ private:
   std::array<std::unique_ptr<hal::Buffer>, plan::portCount> ports;
   std::vector<BoundProgram> programs;
   std::vector<float> gathered; ///< Logits of a step of several runs.
-  std::vector<std::vector<double>> launchSeconds; ///< By program; profile only.
-  std::vector<int64_t> programCalls;
+  std::vector<std::vector<LaunchCost>> costs; ///< By program; profile only.
   bool profiling = false;
   int64_t steps = 0;
 };

@@ -65,6 +65,8 @@ Engine::load(const std::filesystem::path &folder,
   std::unique_ptr<Engine> engine(new Engine);
   MLA_ASSIGN_OR_RETURN(engine->thePlan, plan::read(folder));
   const plan::Plan &plan = engine->thePlan;
+  MLA_ASSIGN_OR_RETURN(int64_t capacity,
+                       cachePages(options, engine->contextLength()));
   MLA_ASSIGN_OR_RETURN(engine->pool, ThreadPool::create(options.threads));
   engine->device = std::make_unique<hal::HostDevice>(*engine->pool);
   MLA_ASSIGN_OR_RETURN(engine->module, engine->device->load(plan, folder));
@@ -72,12 +74,12 @@ Engine::load(const std::filesystem::path &folder,
       engine->weightStore,
       WeightStore::load(plan, *engine->device, *engine->pool,
                         {options.checkpoint, options.progress}));
-  MLA_RETURN_IF_ERROR(engine->allocate(options));
+  MLA_RETURN_IF_ERROR(engine->allocate(capacity));
+  engine->profiling = options.profile;
   return engine;
 }
 
-Status Engine::allocate(const EngineOptions &options) {
-  MLA_ASSIGN_OR_RETURN(int64_t capacity, cachePages(options, contextLength()));
+Status Engine::allocate(int64_t capacity) {
   pages = std::make_shared<PageAllocator>(capacity);
 
   Addresses addresses;
@@ -112,10 +114,13 @@ Status Engine::allocate(const EngineOptions &options) {
 
   for (const plan::Program &program : thePlan.programs)
     programs.emplace_back(thePlan, program, addresses);
-  profiling = options.profile;
-  programCalls.resize(thePlan.programs.size());
-  for (const plan::Program &program : thePlan.programs)
-    launchSeconds.emplace_back(program.launches.size());
+  for (const plan::Program &program : thePlan.programs) {
+    std::vector<LaunchCost> &list = costs.emplace_back();
+    for (const plan::Launch &launch : program.launches)
+      list.push_back({.program = program.name,
+                      .kernel = thePlan.kernels[launch.kernel].name,
+                      .origin = launch.origin});
+  }
   return {};
 }
 
@@ -148,17 +153,12 @@ MemoryUse Engine::memory() const {
 }
 
 std::vector<LaunchCost> Engine::profile() const {
-  std::vector<LaunchCost> costs;
-  if (!profiling)
-    return costs;
-  for (size_t p = 0; p < thePlan.programs.size(); ++p) {
-    const plan::Program &program = thePlan.programs[p];
-    for (size_t l = 0; programCalls[p] != 0 && l < program.launches.size(); ++l)
-      costs.push_back({thePlan.kernels[program.launches[l].kernel].name,
-                       program.launches[l].origin, programCalls[p],
-                       launchSeconds[p][l]});
-  }
-  return costs;
+  std::vector<LaunchCost> used;
+  for (const std::vector<LaunchCost> &list : costs)
+    for (const LaunchCost &cost : list)
+      if (cost.calls != 0)
+        used.push_back(cost);
+  return used;
 }
 
 } // namespace mla::runtime

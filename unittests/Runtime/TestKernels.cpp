@@ -27,6 +27,15 @@ float *cell(float *cache, const int32_t *row, int64_t position, int64_t width) {
 
 extern "C" {
 
+// (x, y, factor): y = factor * y + x
+void test_accumulate(const uint64_t *args, int64_t begin, int64_t end) {
+  const float *x = pointer<const float>(args[0]);
+  float *y = pointer<float>(args[1]);
+  auto factor = static_cast<float>(scalar(args[2]));
+  for (int64_t i = begin; i < end; ++i)
+    y[i] = factor * y[i] + x[i];
+}
+
 // (embedding, ids, x, width)
 void test_embed(const uint64_t *args, int64_t begin, int64_t end) {
   const float *embedding = pointer<const float>(args[0]);
