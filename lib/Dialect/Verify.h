@@ -25,17 +25,15 @@ inline mlir::LogicalResult expectSize(mlir::Operation *op,
 
 inline mlir::LogicalResult expectRank(mlir::Operation *op,
                                       llvm::StringRef label,
-                                      llvm::StringRef what,
-                                      mlir::Value weight, unsigned rank) {
+                                      llvm::StringRef what, mlir::Value weight,
+                                      unsigned rank) {
   unsigned found = llvm::cast<WeightType>(weight.getType()).getRank();
   return expectSize(op, label, (what + " rank").str(), rank, found);
 }
 
-inline mlir::LogicalResult expectSameType(mlir::Operation *op,
-                                          llvm::StringRef label,
-                                          llvm::StringRef what,
-                                          mlir::Type expected,
-                                          mlir::Type found) {
+inline mlir::LogicalResult
+expectSameType(mlir::Operation *op, llvm::StringRef label, llvm::StringRef what,
+               mlir::Type expected, mlir::Type found) {
   if (expected == found)
     return mlir::success();
   return op->emitOpError() << label << ": expected " << what << " of type "
@@ -60,8 +58,8 @@ inline mlir::LogicalResult expectAtLeast(mlir::Operation *op,
                                          int64_t found) {
   if (found >= least)
     return mlir::success();
-  return op->emitOpError() << label << ": expected " << what
-                           << " of at least " << least << ", found " << found;
+  return op->emitOpError() << label << ": expected " << what << " of at least "
+                           << least << ", found " << found;
 }
 
 /// `weight` is a matrix from rows of `x` to rows of `result`.

@@ -1,8 +1,9 @@
 //===- PlanMemory.cpp - places for the workspaces of a program ------------===//
 //
 // Part of mla. Greedy by size: the largest workspace first, each into the
-// smallest gap between the already placed ones that are live with it. Within a
-// few percent of the best for graphs of this kind, and quadratic at worst.
+// smallest gap between the already placed ones that are live with it. In the
+// models of test/data the arena is at most a quarter larger than what is live
+// at once, in most of them not at all. Quadratic in the number of workspaces.
 //
 //===----------------------------------------------------------------------===//
 #include "mla/Plan/Plan.h"
