@@ -121,8 +121,8 @@ llvm::Error Compilation::runPasses(Stage stage) {
   // Passes explain what they leave alone in remarks.
   diagnostics.showRemarks(options.verbose);
   if (failed(pm.run(*module)))
-    return unlessTold(llvm::createStringError(
-        "stage " + stageName(stage) + " failed and did not say why"));
+    return unlessTold(llvm::createStringError("stage " + stageName(stage) +
+                                              " failed and did not say why"));
   timed(stageName(stage));
   return llvm::Error::success();
 }
@@ -157,9 +157,8 @@ llvm::Error Compilation::emit() {
                  : options.syntheticSeed ? plan::Checkpoint::Kind::Synthetic
                                          : plan::Checkpoint::Kind::Safetensors;
   host.seed = options.syntheticSeed.value_or(0);
-  auto plan =
-      emitHostPlan(*module, config, checkpoint ? &*checkpoint : nullptr, host,
-                   folder->path());
+  auto plan = emitHostPlan(*module, config, checkpoint ? &*checkpoint : nullptr,
+                           host, folder->path());
   if (!plan)
     return unlessTold(plan.takeError());
   if (Status status = folder->commit(); !status.ok())

@@ -78,8 +78,7 @@ int mla::compileMain(int argc, char **argv) {
   app.add_option("MODEL", model,
                  "Model folder (config.json, *.safetensors), or a lone "
                  "config.json; the bundled kjv-tiny if left out")
-      ->type_name("")
-      ->check(CLI::ExistingPath.description(""));
+      ->type_name("");
   app.add_option("-o,--output", output,
                  "Folder of the plan; with --stop-after the file for the IR")
       ->type_name("PATH");

@@ -23,8 +23,8 @@ static Status failed(const std::string &what, const fs::path &path,
 /// ".name.tmp-PID" beside `place`: on the same file system, so that it can be
 /// renamed, and hidden in a listing.
 static fs::path neighbour(const fs::path &place) {
-  return place.parent_path() / ("." + place.filename().string() + ".tmp-" +
-                                std::to_string(getpid()));
+  return place.parent_path() /
+         ("." + place.filename().string() + ".tmp-" + std::to_string(getpid()));
 }
 
 /// The absolute path without a slash at the end; a link is followed, so that

@@ -57,13 +57,14 @@ void mla::printReport(ModuleOp module, const ModelConfig &config,
       total += weightBytes(type);
     } else if (auto cache = dyn_cast<CacheOp>(op)) {
       auto type = cast<CacheType>(cache.getType());
-      cacheBytes += type.getWidth() * elementBytes(type.getFormat()).value_or(0);
+      cacheBytes +=
+          type.getWidth() * elementBytes(type.getFormat()).value_or(0);
     } else if (auto program = dyn_cast<ProgramOp>(op)) {
       auto body = program.getBody().getOps<LaunchOp>();
       // Programs differ in their bounds, not in what they launch.
       launches = std::distance(body.begin(), body.end());
-      workspace = std::max<uint64_t>(
-          workspace, program.getWorkspaceBytes().value_or(0));
+      workspace = std::max<uint64_t>(workspace,
+                                     program.getWorkspaceBytes().value_or(0));
     }
   }
   size_t kernels = 0;
@@ -82,6 +83,5 @@ void mla::printReport(ModuleOp module, const ModelConfig &config,
   out << ")\n";
   out << "cache    " << bytesText(cacheBytes) << " a token\n";
   out << "scratch  " << bytesText(workspace) << "\n";
-  out << "kernels  " << kernels << " in " << launches
-      << " launches a step\n";
+  out << "kernels  " << kernels << " in " << launches << " launches a step\n";
 }

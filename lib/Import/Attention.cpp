@@ -6,6 +6,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "GraphBuilder.h"
+#include <cassert>
 #include <cmath>
 
 using namespace mlir;
@@ -45,8 +46,7 @@ Value GraphBuilder::attention(int64_t layer, Value x) {
 }
 
 Value GraphBuilder::expandedCache(const std::string &path, Value x) {
-  Value joined =
-      linear(path + ".kv_a_proj_with_mqa", x, config.latentWidth());
+  Value joined = linear(path + ".kv_a_proj_with_mqa", x, config.latentWidth());
   auto split = SplitOp::create(
       builder, at(path + ".kv_a_proj_with_mqa"),
       TypeRange{rows(config.kvLoraRank), rows(config.qkRopeHeadDim)}, joined);
@@ -65,6 +65,9 @@ Value GraphBuilder::selection(int64_t layer, const std::string &path, Value x,
                               Value queryLatent) {
   if (!config.indexer)
     return {};
+  // ModelConfig refuses an indexer whose queries have no latent to come from,
+  // and a first layer without one.
+  assert(queryLatent && (selected || config.indexer->full[layer]));
   const IndexerConfig &indexer = *config.indexer;
   // A layer without an indexer of its own looks where the last one looked.
   if (!indexer.full[layer])
@@ -73,19 +76,21 @@ Value GraphBuilder::selection(int64_t layer, const std::string &path, Value x,
   std::string name = path + ".indexer";
   bool interleaved = config.rope.indexerInterleaved;
   // Unlike in the attention itself, the rotated part comes first in a head.
-  Value q = linear(name + ".wq_b", queryLatent, indexer.heads * indexer.headDim);
+  Value q =
+      linear(name + ".wq_b", queryLatent, indexer.heads * indexer.headDim);
   q = rope(name + ".q_rope", q, indexer.headDim, 0, interleaved);
 
   Value k = linear(name + ".wk", x, indexer.headDim);
+  Value normWeight = vector(name + ".k_norm", indexer.headDim);
+  Value normBias = vector(name + ".k_norm", indexer.headDim, ".bias");
   k = LayerNormOp::create(builder, at(name + ".k_norm"), k.getType(), k,
-                          vector(name + ".k_norm", indexer.headDim),
-                          vector(name + ".k_norm", indexer.headDim, ".bias"),
+                          normWeight, normBias,
                           builder.getF64FloatAttr(indexerNormEps));
   k = rope(name + ".k_rope", k, indexer.headDim, 0, interleaved);
   Value cache = writeCache(name + ".k", CacheKind::Index, {k});
 
-  Value headWeights = linear(name + ".weights_proj", x, indexer.heads,
-                             WeightRole::Exempt);
+  Value headWeights =
+      linear(name + ".weights_proj", x, indexer.heads, WeightRole::Exempt);
   double scale = 1.0 / std::sqrt(double(indexer.headDim) * indexer.heads);
   auto type = RankedTensorType::get({ShapedType::kDynamic, indexer.topk},
                                     builder.getI32Type());

@@ -18,8 +18,7 @@ public:
   GraphBuilder(mlir::ModuleOp module, const ModelConfig &config,
                WeightTable &weights)
       : module(module), config(config), weights(weights),
-        builder(module.getContext()),
-        declarations(module.getBodyRegion()) {}
+        builder(module.getContext()), declarations(module.getBodyRegion()) {}
 
   /// Builds the whole of @step; Import.cpp.
   void buildStep();

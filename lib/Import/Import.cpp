@@ -66,8 +66,7 @@ Value GraphBuilder::writeCache(const std::string &path, CacheKind kind,
   for (Value part : parts)
     width += rowWidth(part);
   // Caches are f32 here: the format is a choice of the target, made later.
-  auto type =
-      CacheType::get(builder.getContext(), kind, width, Format::F32);
+  auto type = CacheType::get(builder.getContext(), kind, width, Format::F32);
   auto declaration =
       CacheOp::create(declarations, at(path), declarations.getStringAttr(path),
                       TypeAttr::get(type));
@@ -104,9 +103,9 @@ void GraphBuilder::buildStep() {
   WeightOp table =
       weights.get("embed_tokens", ".weight",
                   {config.vocabSize, config.hiddenSize}, WeightRole::Plain);
-  Value h = EmbeddingOp::create(builder, at("embed_tokens"),
-                                rows(config.hiddenSize), step.getArgument(0),
-                                weight(table));
+  Value h =
+      EmbeddingOp::create(builder, at("embed_tokens"), rows(config.hiddenSize),
+                          step.getArgument(0), weight(table));
 
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     std::string path = "layers." + std::to_string(layer);
@@ -122,33 +121,15 @@ void GraphBuilder::buildStep() {
                        : weights.get("lm_head", ".weight",
                                      {config.vocabSize, config.hiddenSize},
                                      WeightRole::Exempt);
-  Value logits = LMHeadOp::create(builder, at("lm_head"),
-                                  rows(config.vocabSize), n, weight(head),
-                                  batch);
+  Value logits = LMHeadOp::create(
+      builder, at("lm_head"), rows(config.vocabSize), n, weight(head), batch);
   func::ReturnOp::create(builder, at("step"), logits);
-}
-
-/// What attention() relies on and what the config alone does not exclude.
-static llvm::Error checkIndexer(const ModelConfig &config) {
-  if (!config.indexer)
-    return llvm::Error::success();
-  if (!config.qLoraRank)
-    return llvm::createStringError(
-        "%s: an indexer needs q_lora_rank: its queries come from the latent",
-        config.file.string().c_str());
-  if (!config.indexer->full.front())
-    return llvm::createStringError(
-        "%s: layer 0 takes the indexer's positions from a layer before it",
-        config.file.string().c_str());
-  return llvm::Error::success();
 }
 
 llvm::Expected<OwningOpRef<ModuleOp>>
 mla::importModel(MLIRContext &context, const ModelConfig &config,
                  const Checkpoint *checkpoint, const ImportOptions &options) {
   context.loadDialect<MLADialect, func::FuncDialect>();
-  if (llvm::Error error = checkIndexer(config))
-    return error;
   OwningOpRef<ModuleOp> module = ModuleOp::create(
       NameLoc::get(StringAttr::get(&context, config.architectureName)));
   WeightTable weights(*module, config, checkpoint, options);

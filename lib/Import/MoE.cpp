@@ -55,10 +55,10 @@ Value GraphBuilder::experts(const std::string &path, Value x) {
   Value bias;
   if (moe.method == TopkMethod::NoAuxTc)
     bias = vector(path + ".gate", moe.experts, ".e_score_correction_bias");
-  auto routing = RoutingAttr::get(
-      context, moe.topk, moe.groups, moe.topkGroups, scoringKind(moe.scoring),
-      topkKind(moe.method), moe.normalizeTopk,
-      builder.getF64FloatAttr(moe.routedScale));
+  auto routing = RoutingAttr::get(context, moe.topk, moe.groups, moe.topkGroups,
+                                  scoringKind(moe.scoring),
+                                  topkKind(moe.method), moe.normalizeTopk,
+                                  builder.getF64FloatAttr(moe.routedScale));
   auto indices = RankedTensorType::get({ShapedType::kDynamic, moe.topk},
                                        builder.getI32Type());
   auto route = RouteOp::create(builder, at(path + ".gate.route"), indices,

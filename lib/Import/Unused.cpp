@@ -59,7 +59,8 @@ void WeightTable::reportUnused(bool tiedHead) {
   auto loc = NameLoc::get(builder.getStringAttr("checkpoint"));
   auto skipped = [&](size_t n, const std::string &what) {
     if (n)
-      mlir::emitRemark(loc) << "skipped: " << count(n, "tensor") << " of " << what;
+      mlir::emitRemark(loc)
+          << "skipped: " << count(n, "tensor") << " of " << what;
   };
   skipped(drafting,
           count(draftingLayers.size(), "multi-token-prediction layer"));

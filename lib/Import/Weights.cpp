@@ -91,8 +91,8 @@ WeightOp WeightTable::getStack(StringRef path, StringRef leaf, int64_t count,
                      : expected(member("0"), ".weight", WeightRole::Linear);
   for (int64_t e = 1; checkpoint && e < count; ++e) {
     size_t problems = missing.size() + misfits.size();
-    Stored other = stored(member(std::to_string(e)), ".weight", shape,
-                          WeightRole::Linear);
+    Stored other =
+        stored(member(std::to_string(e)), ".weight", shape, WeightRole::Linear);
     // A kernel reads a whole stack in one format.
     if (other.format != first.format &&
         problems == missing.size() + misfits.size())
@@ -260,8 +260,8 @@ llvm::Error WeightTable::takeErrors() const {
     line(message);
   if (lines > shown)
     text += "\n  ... and " + std::to_string(lines - shown) + " more";
-  return llvm::createStringError(
-      "the checkpoint in %s does not fit %s:%s",
-      checkpoint->folder().string().c_str(),
-      config.file.filename().string().c_str(), text.c_str());
+  return llvm::createStringError("the checkpoint in %s does not fit %s:%s",
+                                 checkpoint->folder().string().c_str(),
+                                 config.file.filename().string().c_str(),
+                                 text.c_str());
 }

@@ -41,7 +41,8 @@ public:
   WeightOp getStack(llvm::StringRef path, llvm::StringRef leaf, int64_t count,
                     llvm::ArrayRef<int64_t> shape);
 
-  /// Whether the checkpoint holds `path`.weight; true if there is no checkpoint.
+  /// Whether the checkpoint holds `path`.weight; true if there is no
+  /// checkpoint.
   bool holds(llvm::StringRef path) const;
 
   /// Everything that is missing or does not fit, as one error.

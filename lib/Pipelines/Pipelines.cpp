@@ -6,8 +6,8 @@
 // stages later, in machine code.
 //
 //===----------------------------------------------------------------------===//
-#include "mla/CodeGen/Host/Passes.h"
 #include "mla/Pipelines/Pipelines.h"
+#include "mla/CodeGen/Host/Passes.h"
 #include "mla/Transforms/Passes.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassOptions.h"
