@@ -321,9 +321,15 @@ TEST(PublishedConfig, FoldersOfTheGoldens) {
     SCOPED_TRACE(entry.path().filename().string());
     Result<ModelConfig> config = ModelConfig::read(entry.path());
     ASSERT_TRUE(config.ok()) << config.status().message();
+    auto raw = nlohmann::json::parse(readBytes(entry.path() / "config.json"));
     EXPECT_EQ(config->eosTokens, std::vector<int64_t>{1});
-    EXPECT_EQ(config->moeLayer[0], false);
-    EXPECT_EQ(config->moeLayer[1], true);
+    EXPECT_EQ(config->hiddenSize, raw["hidden_size"]);
+    EXPECT_EQ(config->moe.experts, raw["n_routed_experts"]);
+    for (int64_t i = 0; i < config->layers; ++i)
+      EXPECT_EQ(config->moeLayer[i],
+                raw.contains("mlp_layer_types")
+                    ? raw["mlp_layer_types"][i] == "sparse"
+                    : i >= raw["first_k_dense_replace"].get<int64_t>());
     EXPECT_EQ(config->quantization.method, Method::None);
     ++count;
   }
