@@ -141,6 +141,7 @@ class Model:
         self.hidden = config["hidden_size"]
         # How far each choice is from another one: (what, relative gap).
         self.margins = []
+        self.zeros_met = False  # scores of the indexer that were all exactly 0
         self.read_rope()
 
     def linear(self, x, name, out):
@@ -217,9 +218,12 @@ class Model:
         np.put_along_axis(mask, order[:, :count], True, axis=-1)
         for row, places in zip(scores, order):
             if len(places) > count and row[places[count]] > -np.inf:
-                gap = row[places[count - 1]] - row[places[count]]
+                last, next_one = row[places[count - 1]], row[places[count]]
+                if last == next_one == 0:
+                    self.zeros_met = True
+                    continue
                 size = np.abs(row[np.isfinite(row)]).max()
-                self.margins.append((what, gap / size if size else 0.0))
+                self.margins.append((what, (last - next_one) / size))
         return mask & (scores > -np.inf)
 
     # Attention
@@ -258,8 +262,15 @@ class Model:
         head_weights = self.linear(x, prefix + "weights_proj", heads) * heads**-0.5
         products = np.einsum("qhd,kd->qhk", q, k) * width**-0.5
         scores = np.einsum("qh,qhk->qk", head_weights, np.maximum(products, 0))
-        scores = np.where(np.tri(tokens, dtype=bool), scores, -np.inf)
-        return self.best(scores, c["index_topk"], f"indexer of layer {layer}")
+        seen = np.tri(tokens, dtype=bool)
+        scores = np.where(seen, scores, -np.inf)
+        self.zeros_met = False
+        chosen = self.best(scores, c["index_topk"], f"indexer of layer {layer}")
+        if self.zeros_met:
+            # Zeros are equal in any precision if each product keeps its sign.
+            size = np.abs(products).transpose(0, 2, 1)[seen]
+            self.margins.append((f"signs of layer {layer}", size.min() / size.max()))
+        return chosen
 
     def attention(self, x, layer):
         c = self.config
