@@ -25,6 +25,10 @@ config.environment["PATH"] = os.pathsep.join(
     [config.mla_tools_dir, config.llvm_tools_dir, config.environment["PATH"]]
 )
 
+# LLVM is not instrumented: in a build with AddressSanitizer our half poisons
+# memory of LLVM's allocators that the other half then uses.
+config.environment.setdefault("ASAN_OPTIONS", "allow_user_poisoning=0")
+
 config.substitutions += [
     ("%{python}", sys.executable),
     ("%{data}", os.path.join(config.test_source_root, "data")),
