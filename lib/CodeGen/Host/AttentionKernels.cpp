@@ -249,16 +249,6 @@ std::string attention(KernelSite site, HeadShape s, Format cache, double scale,
 // Into and out of the latent space
 //===----------------------------------------------------------------------===//
 
-/// Columns of kv_b that one work item of absorb_query takes: 8 vectors, one
-/// accumulator each.
-static int64_t absorbColumns(int64_t latent) {
-  return lanesFor(latent) * (latent % (8 * lanes) == 0 ? 8 : 1);
-}
-
-int64_t absorbItems(int64_t latent) {
-  return latent / absorbColumns(latent) + 1; // The last one rotates.
-}
-
 std::string absorbQuery(KernelSite site, HeadShape s, Format kvB,
                         bool interleaved) {
   std::string name =
@@ -268,42 +258,48 @@ std::string absorbQuery(KernelSite site, HeadShape s, Format kvB,
         Mem q = k.buffer(0, Format::F32), w = k.buffer(1, kvB);
         Mem rotary = k.buffer(2, Format::F32), y = k.buffer(3, Format::F32);
         V tokens = k.scalar(0);
-        int64_t perHead = absorbItems(s.latent), n = lanesFor(s.latent);
-        int64_t vectors = absorbColumns(s.latent) / n;
-        k.items([&](V item) {
-          V head = item / perHead, part = item % perHead;
-          V queryAt = head * (s.nope + s.rope);
-          V outAt = head * (s.latent + s.rope);
-          int64_t queryRow = s.heads * (s.nope + s.rope);
-          int64_t outRow = s.heads * (s.latent + s.rope);
-          auto absorb = [&](V t) {
-            V column = part * (vectors * n);
-            V weightAt = head * ((s.nope + s.v) * s.latent) + column;
-            SmallVector<V> sums(vectors, k.zeros(n));
-            sums = k.loop(
-                k.index(0), k.index(s.nope), 1, sums,
-                [&](V i, ArrayRef<V> acc) {
-                  V x = k.splat(k.load(q, t * queryRow + queryAt + i), n);
-                  SmallVector<V> next;
-                  for (int64_t j = 0; j < vectors; ++j)
-                    next.push_back(k.fma(
-                        x, k.loadVector(w, weightAt + i * s.latent + j * n, n),
-                        acc[j]));
-                  return next;
-                });
-            for (int64_t j = 0; j < vectors; ++j)
-              k.storeVector(y, t * outRow + outAt + column + j * n, sums[j]);
+        int64_t n = lanesFor(s.latent);
+        // Rows of kv_b are added up a few at a time into the result, which
+        // stays in the L1 cache: so kv_b is read front to back, once.
+        int64_t block = s.nope % 4 == 0 ? 4 : s.nope % 2 == 0 ? 2 : 1;
+        int64_t line = s.latent % lineElements(kvB) ? n : lineElements(kvB);
+        int64_t queryRow = s.heads * (s.nope + s.rope);
+        int64_t outRow = s.heads * (s.latent + s.rope);
+        k.items([&](V head) {
+          auto queryAt = [&](V t) {
+            return t * queryRow + head * (s.nope + s.rope);
           };
-          k.ifElse(
-              part < perHead - 1,
-              [&] { k.loop(k.index(0), tokens, 1, absorb); },
-              [&] {
-                k.loop(k.index(0), tokens, 1, [&](V t) {
-                  rotate(k, q, t * queryRow + queryAt + s.nope, rotary,
-                         t * s.rope, y, t * outRow + outAt + s.latent, s.rope,
-                         interleaved);
-                });
+          auto outAt = [&](V t) {
+            return t * outRow + head * (s.latent + s.rope);
+          };
+          k.loop(k.index(0), tokens, 1, [&](V t) {
+            k.loop(k.index(0), k.index(s.latent), n, [&](V c) {
+              k.storeVector(y, outAt(t) + c, k.zeros(n));
+            });
+            rotate(k, q, queryAt(t) + s.nope, rotary, t * s.rope, y,
+                   outAt(t) + s.latent, s.rope, interleaved);
+          });
+          k.loop(k.index(0), k.index(s.nope), block, [&](V i) {
+            V weightAt = (head * (s.nope + s.v) + i) * s.latent;
+            k.loop(k.index(0), tokens, 1, [&](V t) {
+              SmallVector<V> xs;
+              for (int64_t j = 0; j < block; ++j)
+                xs.push_back(k.splat(k.load(q, queryAt(t) + i + j), n));
+              k.loop(k.index(0), k.index(s.latent), line, [&](V c) {
+                for (int64_t j = 0; j < block; ++j)
+                  k.prefetch(w, weightAt + c + (block + j) * s.latent);
+                for (int64_t v = 0; v < line; v += n) {
+                  V at = c + v;
+                  V sum = k.loadVector(y, outAt(t) + at, n);
+                  for (int64_t j = 0; j < block; ++j)
+                    sum = k.fma(
+                        xs[j],
+                        k.loadVector(w, weightAt + at + j * s.latent, n), sum);
+                  k.storeVector(y, outAt(t) + at, sum);
+                }
               });
+            });
+          });
         });
       });
 }

@@ -241,6 +241,12 @@ void KernelBuilder::storeVector(Mem m, V at, V value) {
   vector::StoreOp::create(b, v, m.memref, ValueRange{at.value});
 }
 
+void KernelBuilder::prefetch(Mem m, V at) {
+  memref::PrefetchOp::create(b, m.memref, ValueRange{at.value},
+                             /*isWrite=*/false, /*localityHint=*/2,
+                             /*isDataCache=*/true);
+}
+
 void KernelBuilder::copy(Mem from, V fromAt, Mem to, V toAt, int64_t count) {
   if (from.format == Format::I32) {
     loop(index(0), index(count), 1,
@@ -470,30 +476,53 @@ V KernelBuilder::maxElement(V vector) {
   return reduceTree(vector, [this](V x, V y) { return maximum(x, y); });
 }
 
+int64_t lineElements(Format format) {
+  auto bytes = static_cast<int64_t>(elementBytes(format).value());
+  return std::max(64 / bytes, lanes);
+}
+
 SmallVector<SmallVector<V>> dotTile(KernelBuilder &k, Mem weights,
                                     ArrayRef<V> rowAt, Mem x, ArrayRef<V> xAt,
-                                    int64_t width) {
+                                    int64_t width, int64_t ahead) {
   size_t rows = rowAt.size(), xs = xAt.size();
-  int64_t body = width / lanes * lanes;
   SmallVector<V> sums(rows * xs, k.zeros(lanes));
-  if (body > 0)
-    sums = k.loop(k.index(0), k.index(body), lanes, sums,
-                  [&](V c, ArrayRef<V> acc) {
-                    SmallVector<V> xv, next;
-                    for (V at : xAt)
-                      xv.push_back(k.loadVector(x, at + c, lanes));
-                    for (size_t r = 0; r < rows; ++r) {
-                      V w = k.loadVector(weights, rowAt[r] + c, lanes);
-                      for (size_t i = 0; i < xs; ++i)
-                        next.push_back(k.fma(w, xv[i], acc[r * xs + i]));
+  auto step = [&](V c, MutableArrayRef<V> acc, size_t r, ArrayRef<V> xv) {
+    V w = k.loadVector(weights, rowAt[r] + c, lanes);
+    for (size_t i = 0; i < xs; ++i)
+      acc[r * xs + i] = k.fma(w, xv[i], acc[r * xs + i]);
+  };
+  // The first loop takes a cache line of a row at a time: rows that lie a
+  // multiple of 4 KiB apart share a set of the L1 cache, and a line that is left
+  // half used would be gone when its row comes round again.
+  int64_t done = 0;
+  for (int64_t part : {lineElements(weights.format), lanes}) {
+    int64_t end = done + (width - done) / part * part;
+    if (end == done)
+      continue;
+    sums = k.loop(k.index(done), k.index(end), part, sums,
+                  [&](V c, ArrayRef<V> carried) {
+                    SmallVector<V> acc(carried);
+                    SmallVector<SmallVector<V>> xv;
+                    for (int64_t j = 0; j < part; j += lanes) {
+                      xv.emplace_back();
+                      for (V at : xAt)
+                        xv.back().push_back(k.loadVector(x, at + c + j, lanes));
                     }
-                    return next;
+                    for (size_t r = 0; r < rows; ++r) {
+                      if (ahead)
+                        k.prefetch(weights, rowAt[r] + c + ahead);
+                      for (int64_t j = 0; j < part; j += lanes)
+                        step(c + j, acc, r, xv[j / lanes]);
+                    }
+                    return acc;
                   });
+    done = end;
+  }
   SmallVector<SmallVector<V>> out(rows);
   for (size_t r = 0; r < rows; ++r)
     for (size_t i = 0; i < xs; ++i) {
-      V total = body > 0 ? k.sum(sums[r * xs + i]) : k.f32(0);
-      for (int64_t c = body; c < width; ++c)
+      V total = done > 0 ? k.sum(sums[r * xs + i]) : k.f32(0);
+      for (int64_t c = done; c < width; ++c)
         total = k.fma(k.load(weights, rowAt[r] + c), k.load(x, xAt[i] + c),
                       total);
       out[r].push_back(total);

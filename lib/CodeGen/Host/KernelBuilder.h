@@ -98,6 +98,9 @@ public:
   void store(Mem m, V at, V value);
   V loadVector(Mem m, V at, int64_t n); ///< any format -> vector<n x f32>
   void storeVector(Mem m, V at, V value);
+  /// Asks for the cache line at `at` to be brought into the L2 cache. Never
+  /// faults; `at` may lie beyond the end.
+  void prefetch(Mem m, V at);
   /// Copies `count` f32 or i32 elements.
   void copy(Mem from, V fromAt, Mem to, V toAt, int64_t count);
   void fill(Mem m, V value, int64_t count);
@@ -146,10 +149,14 @@ private:
 /// A block of `rows` matrix rows times `xs` vectors of `width` values: element
 /// [r][x] of the result is row r times vector x. Rows start at rowAt[r] of
 /// `weights`, vectors at xAt[x] of `x`. The sum runs over lanes of 8 first,
-/// then over the tree, then over the tail.
+/// then over the tree, then over the tail. If `ahead` is not 0, what lies so
+/// many elements behind each row is prefetched.
 llvm::SmallVector<llvm::SmallVector<V>>
 dotTile(KernelBuilder &k, Mem weights, llvm::ArrayRef<V> rowAt, Mem x,
-        llvm::ArrayRef<V> xAt, int64_t width);
+        llvm::ArrayRef<V> xAt, int64_t width, int64_t ahead = 0);
+
+/// Elements of a cache line of 64 bytes, at least a vector.
+int64_t lineElements(Format format);
 
 } // namespace mla::host
 

@@ -82,10 +82,9 @@ struct HeadShape {
   int64_t heads, nope, rope, v, latent;
 };
 
-/// (q, kv_b, rotary, y), scalar T; grid: heads * absorbItems(latent).
+/// (q, kv_b, rotary, y), scalar T; grid: heads.
 std::string absorbQuery(KernelSite site, HeadShape shape, Format kvB,
                         bool interleaved);
-int64_t absorbItems(int64_t latent);
 /// (x, kv_b, y), scalar T; grid: heads * rowBlocks(v).
 std::string expandValue(KernelSite site, HeadShape shape, Format kvB);
 /// (q, positions, sequence, page_table, cache, [selected i32,] y), scalar P;

@@ -385,7 +385,7 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         launch(op,
                host::absorbQuery(site(op), shape, format(o.getKvB()),
                                  o.getInterleaved()),
-               one(shape.heads * host::absorbItems(latent)),
+               one(shape.heads),
                {get(o.getQ()), get(o.getKvB()), get(o.getRotary()),
                 result(o.getResult())},
                {"tokens"});
