@@ -181,7 +181,11 @@ class Model:
         self.frequencies = (
             self.frequencies / factor * ramp + self.frequencies * (1 - ramp)
         )
+        assert rope.get("attention_factor") is None, "attention_factor"
+        assert rope.get("truncate", True), "truncate"
         m, all_dim = rope.get("mscale"), rope.get("mscale_all_dim")
+        # Hugging Face and DeepSeek's own code disagree about the other cases.
+        assert (m and all_dim) or (m in (None, 1) and not all_dim), "mscale"
         if m and all_dim:
             self.rope_factor = mscale(factor, m) / mscale(factor, all_dim)
         else:
