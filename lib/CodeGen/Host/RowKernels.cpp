@@ -4,19 +4,15 @@
 //
 //===----------------------------------------------------------------------===//
 #include "KernelSupport.h"
-#include "llvm/Support/FormatVariadic.h"
 
 using namespace mlir;
 
 namespace mla::host {
 
+/// All bits of a constant that is compiled into a kernel: two epsilons that
+/// differ are two kernels.
 static std::string number(double v) {
-  // A symbol name: 1e-06 -> 1em06.
-  std::string text = llvm::formatv("{0:e}", v);
-  for (char &c : text)
-    if (c == '-' || c == '+' || c == '.')
-      c = c == '-' ? 'm' : 'p';
-  return text;
+  return llvm::utohexstr(llvm::bit_cast<uint64_t>(v));
 }
 
 std::string embedding(KernelSite site, MatrixShape table) {

@@ -37,7 +37,7 @@ def LowerToHostPass : Pass<"mla-lower-to-host", "::mlir::ModuleOp"> {
     Statistic<"numLaunches", "launches", "Launches in all programs">
   ];
   let dependentDialects = [
-    "::mlir::arith::ArithDialect", "::mlir::func::FuncDialect",
+    "::mla::MLADialect", "::mlir::arith::ArithDialect", "::mlir::func::FuncDialect",
     "::mlir::LLVM::LLVMDialect", "::mlir::math::MathDialect",
     "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect",
     "::mlir::vector::VectorDialect"
