@@ -19,8 +19,10 @@ endif()
 
 add_compile_options(-Wall -Wextra -Wno-unused-parameter)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC 12 sees overlaps in std::string that are not there (its bug 105329).
-  add_compile_options(-Wno-restrict -Wno-stringop-overflow -Wno-array-bounds)
+  # GCC 12 sees overlaps in std::string (its bug 105329) and uninitialised
+  # values in std::optional that are not there.
+  add_compile_options(-Wno-restrict -Wno-stringop-overflow -Wno-array-bounds
+                      -Wno-maybe-uninitialized)
 endif()
 if(MLA_WERROR)
   add_compile_options(-Werror)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # From a fresh Debian 12 to a verdict: installs missing packages by name, builds
 # everything, runs the unit tests, the lit suite (whole models included), then
-# the unit tests again under AddressSanitizer and UndefinedBehaviorSanitizer.
+# the unit tests of all that reads files or runs plans again under
+# AddressSanitizer and UndefinedBehaviorSanitizer.
 # Ends with a line "N passed, N failed".
 #
 #   ./test/run.sh            all of it
@@ -86,8 +87,8 @@ lit_tests dev
 count "generated documentation is current" "$root/docs/check-generated.sh" "$root/build/dev"
 count "paths named in the documentation exist" "$root/docs/check-paths.sh"
 if [ "${1:-}" != --quick ]; then
-  count "sanitized build" setup_build asan unittests
+  count "sanitized build" setup_build asan-runtime unittests
   export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
-  [ "$failed" -eq 0 ] && unit_tests asan
+  [ "$failed" -eq 0 ] && unit_tests asan-runtime
 fi
 finish

@@ -109,6 +109,9 @@ RopeConfig::Yarn readYarn(ConfigReader &reader, const JsonValue &v) {
   // transformers and DeepSeek's own code disagree about these.
   if (yarn.mscaleAllDim == 0.0 && yarn.mscale != 1.0)
     reader.refuse(v["mscale"], "unsupported mscale without mscale_all_dim");
+  if (yarn.mscaleAllDim != 0.0 && !v["mscale"].present())
+    reader.refuse(v["mscale_all_dim"],
+                  "unsupported mscale_all_dim without mscale");
   if (JsonValue own = v["attention_factor"]; own.present())
     reader.refuse(own, "unsupported YaRN option attention_factor (" +
                            own.describe() + ")");

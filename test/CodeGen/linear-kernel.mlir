@@ -1,8 +1,8 @@
 // RUN: mla-opt %s -mla-select-lowering -mla-lower-to-host=step-tokens=4 | FileCheck %s
 // RUN: mla-opt %s -mla-select-lowering -mla-lower-to-host=step-tokens=4 | FileCheck %s --check-prefix=FLAGS
 
-// Tests that the kernel of a linear with bf16 weights loads vectors of bf16,
-// widens them in registers and multiplies and adds at once, in f32.
+// Tests that the kernel of a linear with bf16 weights loads vectors of 16 bits,
+// makes them the upper halves of f32 and multiplies and adds at once, in f32.
 // CHECK: module @kernels
 // CHECK: func.func @linear_64_bf16_32(%[[ARGS:.*]]: !llvm.ptr, %[[BEGIN:.*]]: i64, %[[END:.*]]: i64)
 // The work items of the call, and only those.
@@ -10,8 +10,10 @@
 // CHECK-DAG: %[[HIGH:.*]] = arith.index_cast %[[END]] : i64 to index
 // CHECK: scf.for %{{.*}} = %[[LOW]] to %[[HIGH]]
 // CHECK: %[[X:.*]] = vector.load %{{.*}} : memref<?xf32>, vector<8xf32>
-// CHECK: %[[STORED:.*]] = vector.load %{{.*}} : memref<?xbf16>, vector<8xbf16>
-// CHECK-NEXT: %[[W:.*]] = arith.extf %[[STORED]] : vector<8xbf16> to vector<8xf32>
+// CHECK: %[[STORED:.*]] = vector.load %{{.*}} : memref<?xi16>, vector<8xi16>
+// CHECK-NEXT: %[[WIDE:.*]] = arith.extui %[[STORED]] : vector<8xi16> to vector<8xi32>
+// CHECK: %[[HALF:.*]] = arith.shli %[[WIDE]], %{{.*}} : vector<8xi32>
+// CHECK-NEXT: %[[W:.*]] = arith.bitcast %[[HALF]] : vector<8xi32> to vector<8xf32>
 // CHECK-NEXT: math.fma %[[W]], %{{.*}}, %{{.*}} : vector<8xf32>
 // CHECK: return
 

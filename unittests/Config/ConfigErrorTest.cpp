@@ -252,6 +252,15 @@ TEST(ConfigError, Rope) {
           c["rope_scaling"] = {{"type", "yarn"},
                                {"factor", 4},
                                {"original_max_position_embeddings", 128},
+                               {"mscale_all_dim", 0.7}};
+        },
+        "config.json: at /rope_scaling/mscale_all_dim: unsupported "
+        "mscale_all_dim without mscale",
+        Unsupported},
+       {[](json &c) {
+          c["rope_scaling"] = {{"type", "yarn"},
+                               {"factor", 4},
+                               {"original_max_position_embeddings", 128},
                                {"mscale", 0.7}};
         },
         "config.json: at /rope_scaling/mscale: unsupported mscale without "

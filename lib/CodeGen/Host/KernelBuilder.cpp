@@ -6,7 +6,6 @@
 #include "KernelBuilder.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
-#include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
@@ -27,7 +26,7 @@ static bool isFloat(V v) { return isa<FloatType>(getElementTypeOrSelf(v.value));
 static Type elementType(Builder &b, Format format) {
   switch (format) {
   case Format::BF16:
-    return b.getBF16Type();
+    return b.getI16Type(); // See widen().
   case Format::F16:
     return b.getF16Type();
   case Format::I32:
@@ -207,9 +206,7 @@ V KernelBuilder::load(Mem m, V at) {
     return {v, this};
   if (m.format == Format::I32)
     return {arith::IndexCastOp::create(b, b.getIndexType(), v), this};
-  if (m.format != Format::F32)
-    v = arith::ExtFOp::create(b, b.getF32Type(), v);
-  return {v, this};
+  return {widen(v, m.format, b.getF32Type()), this};
 }
 
 void KernelBuilder::store(Mem m, V at, V value) {
@@ -217,8 +214,8 @@ void KernelBuilder::store(Mem m, V at, V value) {
   if (m.format == Format::I32) {
     if (!holdsIndices(m))
       v = arith::IndexCastOp::create(b, b.getI32Type(), v);
-  } else if (m.format != Format::F32) {
-    v = arith::TruncFOp::create(b, elementType(b, m.format), v);
+  } else {
+    v = narrow(v, m.format);
   }
   memref::StoreOp::create(b, v, m.memref, ValueRange{at.value});
 }
@@ -226,18 +223,11 @@ void KernelBuilder::store(Mem m, V at, V value) {
 V KernelBuilder::loadVector(Mem m, V at, int64_t n) {
   auto stored = VectorType::get({n}, elementType(b, m.format));
   Value v = vector::LoadOp::create(b, stored, m.memref, ValueRange{at.value});
-  if (m.format != Format::F32)
-    v = arith::ExtFOp::create(b, VectorType::get({n}, b.getF32Type()), v);
-  return {v, this};
+  return {widen(v, m.format, VectorType::get({n}, b.getF32Type())), this};
 }
 
 void KernelBuilder::storeVector(Mem m, V at, V value) {
-  Value v = value.value;
-  if (m.format != Format::F32) {
-    auto type = cast<VectorType>(v.getType());
-    v = arith::TruncFOp::create(
-        b, VectorType::get(type.getShape(), elementType(b, m.format)), v);
-  }
+  Value v = narrow(value.value, m.format);
   vector::StoreOp::create(b, v, m.memref, ValueRange{at.value});
 }
 
@@ -357,177 +347,6 @@ V KernelBuilder::both(V a, V c) {
 
 V KernelBuilder::either(V a, V c) {
   return {arith::OrIOp::create(b, a.value, c.value), this};
-}
-
-//===----------------------------------------------------------------------===//
-// Arithmetic
-//===----------------------------------------------------------------------===//
-
-V KernelBuilder::fma(V x, V y, V z) {
-  return {math::FmaOp::create(b, x.value, y.value, z.value), this};
-}
-
-V KernelBuilder::maximum(V x, V y) {
-  return {arith::MaximumFOp::create(b, x.value, y.value), this};
-}
-
-V KernelBuilder::minimum(V x, V y) {
-  return {arith::MinSIOp::create(b, x.value, y.value), this};
-}
-
-V KernelBuilder::sqrt(V x) { return {math::SqrtOp::create(b, x.value), this}; }
-V KernelBuilder::cos(V x) { return {math::CosOp::create(b, x.value), this}; }
-V KernelBuilder::sin(V x) { return {math::SinOp::create(b, x.value), this}; }
-
-/// A constant of the type of `like`.
-static V like(V like, double v) {
-  V scalar = like.k->f32(v);
-  if (auto vector = dyn_cast<VectorType>(like.value.getType()))
-    return like.k->splat(scalar, vector.getDimSize(0));
-  return scalar;
-}
-
-/// e^x = 2^n * e^r with n = round(x / ln 2), |r| <= ln(2) / 2, and e^r by its
-/// Taylor series: the first term left out is below 5e-9. Below -87 (where f32
-/// leaves its normal range) the result is 0, above 88.7 infinity; NaN stays.
-V KernelBuilder::exp(V x) {
-  V low = like(x, -87.0), high = like(x, 88.72);
-  V c = {arith::MinimumFOp::create(
-             b, arith::MaximumFOp::create(b, x.value, low.value).getResult(),
-             high.value),
-         this};
-  V n = {math::RoundEvenOp::create(b, (c * like(x, 1.4426950408889634)).value),
-         this};
-  // ln 2 in two parts, so that n * ln 2 is exact to f32.
-  V r = fma(n, like(x, -0.693359375), c);
-  r = fma(n, like(x, 2.12194440e-4), r);
-  V p = like(x, 1.0 / 5040);
-  for (double coefficient : {1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0,
-                             1.0})
-    p = fma(p, r, like(x, coefficient));
-  // 2^n in two factors: n reaches 128, whose power is no f32.
-  Type i32 = b.getI32Type();
-  Type intType = i32;
-  if (auto vector = dyn_cast<VectorType>(x.value.getType()))
-    intType = VectorType::get(vector.getShape(), i32);
-  auto intConstant = [&](int32_t v) -> Value {
-    TypedAttr attr = b.getI32IntegerAttr(v);
-    if (auto vector = dyn_cast<VectorType>(intType))
-      attr = DenseElementsAttr::get(vector, b.getI32IntegerAttr(v));
-    return arith::ConstantOp::create(b, attr);
-  };
-  Value whole = arith::FPToSIOp::create(b, intType, n.value);
-  Value half = arith::ShRSIOp::create(b, whole, intConstant(1));
-  Value rest = arith::SubIOp::create(b, whole, half);
-  auto power = [&](Value e) -> V {
-    Value bits = arith::ShLIOp::create(
-        b, arith::AddIOp::create(b, e, intConstant(127)).getResult(),
-        intConstant(23));
-    return {arith::BitcastOp::create(b, x.value.getType(), bits), this};
-  };
-  V y = p * power(half) * power(rest);
-  auto choose = [&](arith::CmpFPredicate predicate, V bound, V yes, V no) {
-    Value is = arith::CmpFOp::create(b, predicate, x.value, bound.value);
-    return V{arith::SelectOp::create(b, is, yes.value, no.value), this};
-  };
-  y = choose(arith::CmpFPredicate::OLT, low, like(x, 0.0), y);
-  y = choose(arith::CmpFPredicate::OGT, high,
-             like(x, std::numeric_limits<double>::infinity()), y);
-  return choose(arith::CmpFPredicate::UNO, x, x, y);
-}
-
-V KernelBuilder::sigmoid(V x) {
-  V one = like(x, 1.0);
-  return one / (one + exp(like(x, 0.0) - x));
-}
-
-V KernelBuilder::silu(V x) { return x / (like(x, 1.0) + exp(like(x, 0.0) - x)); }
-
-V KernelBuilder::toF32(V i) {
-  Value integer = arith::IndexCastOp::create(b, b.getI64Type(), i.value);
-  return {arith::SIToFPOp::create(b, b.getF32Type(), integer), this};
-}
-
-/// Halves a vector until one lane is left.
-static V reduceTree(V vector, function_ref<V(V, V)> combine) {
-  KernelBuilder &k = *vector.k;
-  int64_t n = cast<VectorType>(vector.value.getType()).getDimSize(0);
-  while (n > 1) {
-    SmallVector<int64_t> low, high;
-    for (int64_t i = 0; i < n / 2; ++i) {
-      low.push_back(i);
-      high.push_back(n / 2 + i);
-    }
-    auto part = [&](ArrayRef<int64_t> mask) -> V {
-      return {vector::ShuffleOp::create(k.b, vector.value, vector.value, mask),
-              &k};
-    };
-    vector = combine(part(low), part(high));
-    n /= 2;
-  }
-  return {vector::ExtractOp::create(k.b, vector.value, int64_t(0)), &k};
-}
-
-V KernelBuilder::sum(V vector) {
-  return reduceTree(vector, [](V x, V y) { return x + y; });
-}
-
-V KernelBuilder::maxElement(V vector) {
-  return reduceTree(vector, [this](V x, V y) { return maximum(x, y); });
-}
-
-int64_t lineElements(Format format) {
-  auto bytes = static_cast<int64_t>(elementBytes(format).value());
-  return std::max(64 / bytes, lanes);
-}
-
-SmallVector<SmallVector<V>> dotTile(KernelBuilder &k, Mem weights,
-                                    ArrayRef<V> rowAt, Mem x, ArrayRef<V> xAt,
-                                    int64_t width, int64_t ahead) {
-  size_t rows = rowAt.size(), xs = xAt.size();
-  SmallVector<V> sums(rows * xs, k.zeros(lanes));
-  auto step = [&](V c, MutableArrayRef<V> acc, size_t r, ArrayRef<V> xv) {
-    V w = k.loadVector(weights, rowAt[r] + c, lanes);
-    for (size_t i = 0; i < xs; ++i)
-      acc[r * xs + i] = k.fma(w, xv[i], acc[r * xs + i]);
-  };
-  // The first loop takes a cache line of a row at a time: rows that lie a
-  // multiple of 4 KiB apart share a set of the L1 cache, and a line that is left
-  // half used would be gone when its row comes round again.
-  int64_t done = 0;
-  for (int64_t part : {lineElements(weights.format), lanes}) {
-    int64_t end = done + (width - done) / part * part;
-    if (end == done)
-      continue;
-    sums = k.loop(k.index(done), k.index(end), part, sums,
-                  [&](V c, ArrayRef<V> carried) {
-                    SmallVector<V> acc(carried);
-                    SmallVector<SmallVector<V>> xv;
-                    for (int64_t j = 0; j < part; j += lanes) {
-                      xv.emplace_back();
-                      for (V at : xAt)
-                        xv.back().push_back(k.loadVector(x, at + c + j, lanes));
-                    }
-                    for (size_t r = 0; r < rows; ++r) {
-                      if (ahead)
-                        k.prefetch(weights, rowAt[r] + c + ahead);
-                      for (int64_t j = 0; j < part; j += lanes)
-                        step(c + j, acc, r, xv[j / lanes]);
-                    }
-                    return acc;
-                  });
-    done = end;
-  }
-  SmallVector<SmallVector<V>> out(rows);
-  for (size_t r = 0; r < rows; ++r)
-    for (size_t i = 0; i < xs; ++i) {
-      V total = done > 0 ? k.sum(sums[r * xs + i]) : k.f32(0);
-      for (int64_t c = done; c < width; ++c)
-        total = k.fma(k.load(weights, rowAt[r] + c), k.load(x, xAt[i] + c),
-                      total);
-      out[r].push_back(total);
-    }
-  return out;
 }
 
 } // namespace mla::host

@@ -141,7 +141,8 @@ public:
 private:
   mlir::Value argument(unsigned slot, mlir::Type type);
   Mem memoryAt(mlir::Value pointer, Format format);
-  V exp2n(V n);
+  mlir::Value widen(mlir::Value v, Format format, mlir::Type type);
+  mlir::Value narrow(mlir::Value v, Format format);
   mlir::func::FuncOp function;
   unsigned operandCount;
 };

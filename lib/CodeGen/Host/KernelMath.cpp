@@ -1,0 +1,238 @@
+//===- KernelMath.cpp - arithmetic of host kernels ------------------------===//
+//
+// Part of mla. Conversions, functions, sums and the tile of dot products that
+// every matrix kernel is made of.
+//
+//===----------------------------------------------------------------------===//
+#include "KernelBuilder.h"
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+
+using namespace mlir;
+
+namespace mla::host {
+
+//===----------------------------------------------------------------------===//
+// Storage formats
+//===----------------------------------------------------------------------===//
+
+/// The integer type of as many lanes as `type` has.
+static Type integersLike(Type type, unsigned bits) {
+  Type element = IntegerType::get(type.getContext(), bits);
+  if (auto vector = dyn_cast<VectorType>(type))
+    return VectorType::get(vector.getShape(), element);
+  return element;
+}
+
+static Value integerLike(ImplicitLocOpBuilder &b, Type type, int64_t v) {
+  Attribute attr = b.getIntegerAttr(getElementTypeOrSelf(type), v);
+  if (auto vector = dyn_cast<VectorType>(type))
+    attr = DenseElementsAttr::get(vector, attr);
+  return arith::ConstantOp::create(b, cast<TypedAttr>(attr));
+}
+
+/// f32 of a loaded element. The upper half of an f32 is a bf16, and bf16 is
+/// moved as integers: x86-64 before AVX-512 has no conversion to it, and LLVM
+/// calls a library it does not have where it spills such a value.
+Value KernelBuilder::widen(Value v, Format format, Type type) {
+  if (format == Format::F32)
+    return v;
+  if (format == Format::F16)
+    return arith::ExtFOp::create(b, type, v);
+  Type i32 = integersLike(type, 32);
+  Value bits = arith::ExtUIOp::create(b, i32, v);
+  bits = arith::ShLIOp::create(b, bits, integerLike(b, i32, 16));
+  return arith::BitcastOp::create(b, type, bits);
+}
+
+/// The inverse, rounded to nearest, ties to even; NaN stays NaN.
+Value KernelBuilder::narrow(Value v, Format format) {
+  Type type = v.getType();
+  if (format == Format::F32)
+    return v;
+  if (format == Format::F16) {
+    Type f16 = b.getF16Type();
+    if (auto vector = dyn_cast<VectorType>(type))
+      f16 = VectorType::get(vector.getShape(), f16);
+    return arith::TruncFOp::create(b, f16, v);
+  }
+  Type i32 = integersLike(type, 32);
+  auto constant = [&](int64_t c) { return integerLike(b, i32, c); };
+  Value bits = arith::BitcastOp::create(b, i32, v);
+  Value odd = arith::AndIOp::create(
+      b, arith::ShRUIOp::create(b, bits, constant(16)).getResult(),
+      constant(1));
+  Value rounded = arith::AddIOp::create(
+      b, bits, arith::AddIOp::create(b, odd, constant(0x7FFF)).getResult());
+  Value isNaN =
+      arith::CmpFOp::create(b, arith::CmpFPredicate::UNO, v, v);
+  bits = arith::SelectOp::create(b, isNaN, constant(0x7FC00000), rounded);
+  bits = arith::ShRUIOp::create(b, bits, constant(16));
+  return arith::TruncIOp::create(b, integersLike(type, 16), bits);
+}
+
+//===----------------------------------------------------------------------===//
+// Arithmetic
+//===----------------------------------------------------------------------===//
+
+V KernelBuilder::fma(V x, V y, V z) {
+  return {math::FmaOp::create(b, x.value, y.value, z.value), this};
+}
+
+V KernelBuilder::maximum(V x, V y) {
+  return {arith::MaximumFOp::create(b, x.value, y.value), this};
+}
+
+V KernelBuilder::minimum(V x, V y) {
+  return {arith::MinSIOp::create(b, x.value, y.value), this};
+}
+
+V KernelBuilder::sqrt(V x) { return {math::SqrtOp::create(b, x.value), this}; }
+V KernelBuilder::cos(V x) { return {math::CosOp::create(b, x.value), this}; }
+V KernelBuilder::sin(V x) { return {math::SinOp::create(b, x.value), this}; }
+
+/// A constant of the type of `like`.
+static V like(V like, double v) {
+  V scalar = like.k->f32(v);
+  if (auto vector = dyn_cast<VectorType>(like.value.getType()))
+    return like.k->splat(scalar, vector.getDimSize(0));
+  return scalar;
+}
+
+/// e^x = 2^n * e^r with n = round(x / ln 2), |r| <= ln(2) / 2, and e^r by its
+/// Taylor series: the first term left out is below 5e-9. Below -87 (where f32
+/// leaves its normal range) the result is 0, above 88.7 infinity; NaN stays.
+V KernelBuilder::exp(V x) {
+  V low = like(x, -87.0), high = like(x, 88.72);
+  V c = {arith::MinimumFOp::create(
+             b, arith::MaximumFOp::create(b, x.value, low.value).getResult(),
+             high.value),
+         this};
+  V n = {math::RoundEvenOp::create(b, (c * like(x, 1.4426950408889634)).value),
+         this};
+  // ln 2 in two parts, so that n * ln 2 is exact to f32.
+  V r = fma(n, like(x, -0.693359375), c);
+  r = fma(n, like(x, 2.12194440e-4), r);
+  V p = like(x, 1.0 / 5040);
+  for (double coefficient : {1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0,
+                             1.0})
+    p = fma(p, r, like(x, coefficient));
+  // 2^n in two factors: n reaches 128, whose power is no f32.
+  Type intType = integersLike(x.value.getType(), 32);
+  auto intConstant = [&](int64_t v) { return integerLike(b, intType, v); };
+  Value whole = arith::FPToSIOp::create(b, intType, n.value);
+  Value half = arith::ShRSIOp::create(b, whole, intConstant(1));
+  Value rest = arith::SubIOp::create(b, whole, half);
+  auto power = [&](Value e) -> V {
+    Value bits = arith::ShLIOp::create(
+        b, arith::AddIOp::create(b, e, intConstant(127)).getResult(),
+        intConstant(23));
+    return {arith::BitcastOp::create(b, x.value.getType(), bits), this};
+  };
+  V y = p * power(half) * power(rest);
+  auto choose = [&](arith::CmpFPredicate predicate, V bound, V yes, V no) {
+    Value is = arith::CmpFOp::create(b, predicate, x.value, bound.value);
+    return V{arith::SelectOp::create(b, is, yes.value, no.value), this};
+  };
+  y = choose(arith::CmpFPredicate::OLT, low, like(x, 0.0), y);
+  y = choose(arith::CmpFPredicate::OGT, high,
+             like(x, std::numeric_limits<double>::infinity()), y);
+  return choose(arith::CmpFPredicate::UNO, x, x, y);
+}
+
+V KernelBuilder::sigmoid(V x) {
+  V one = like(x, 1.0);
+  return one / (one + exp(like(x, 0.0) - x));
+}
+
+V KernelBuilder::silu(V x) { return x / (like(x, 1.0) + exp(like(x, 0.0) - x)); }
+
+V KernelBuilder::toF32(V i) {
+  Value integer = arith::IndexCastOp::create(b, b.getI64Type(), i.value);
+  return {arith::SIToFPOp::create(b, b.getF32Type(), integer), this};
+}
+
+/// Halves a vector until one lane is left.
+static V reduceTree(V vector, function_ref<V(V, V)> combine) {
+  KernelBuilder &k = *vector.k;
+  int64_t n = cast<VectorType>(vector.value.getType()).getDimSize(0);
+  while (n > 1) {
+    SmallVector<int64_t> low, high;
+    for (int64_t i = 0; i < n / 2; ++i) {
+      low.push_back(i);
+      high.push_back(n / 2 + i);
+    }
+    auto part = [&](ArrayRef<int64_t> mask) -> V {
+      return {vector::ShuffleOp::create(k.b, vector.value, vector.value, mask),
+              &k};
+    };
+    vector = combine(part(low), part(high));
+    n /= 2;
+  }
+  return {vector::ExtractOp::create(k.b, vector.value, int64_t(0)), &k};
+}
+
+V KernelBuilder::sum(V vector) {
+  return reduceTree(vector, [](V x, V y) { return x + y; });
+}
+
+V KernelBuilder::maxElement(V vector) {
+  return reduceTree(vector, [this](V x, V y) { return maximum(x, y); });
+}
+
+int64_t lineElements(Format format) {
+  auto bytes = static_cast<int64_t>(elementBytes(format).value());
+  return std::max(64 / bytes, lanes);
+}
+
+SmallVector<SmallVector<V>> dotTile(KernelBuilder &k, Mem weights,
+                                    ArrayRef<V> rowAt, Mem x, ArrayRef<V> xAt,
+                                    int64_t width, int64_t ahead) {
+  size_t rows = rowAt.size(), xs = xAt.size();
+  SmallVector<V> sums(rows * xs, k.zeros(lanes));
+  auto step = [&](V c, MutableArrayRef<V> acc, size_t r, ArrayRef<V> xv) {
+    V w = k.loadVector(weights, rowAt[r] + c, lanes);
+    for (size_t i = 0; i < xs; ++i)
+      acc[r * xs + i] = k.fma(w, xv[i], acc[r * xs + i]);
+  };
+  // The first loop takes a cache line of a row at a time: rows that lie a
+  // multiple of 4 KiB apart share a set of the L1 cache, and a line that is left
+  // half used would be gone when its row comes round again.
+  int64_t done = 0;
+  for (int64_t part : {lineElements(weights.format), lanes}) {
+    int64_t end = done + (width - done) / part * part;
+    if (end == done)
+      continue;
+    sums = k.loop(k.index(done), k.index(end), part, sums,
+                  [&](V c, ArrayRef<V> carried) {
+                    SmallVector<V> acc(carried);
+                    SmallVector<SmallVector<V>> xv;
+                    for (int64_t j = 0; j < part; j += lanes) {
+                      xv.emplace_back();
+                      for (V at : xAt)
+                        xv.back().push_back(k.loadVector(x, at + c + j, lanes));
+                    }
+                    for (size_t r = 0; r < rows; ++r) {
+                      if (ahead)
+                        k.prefetch(weights, rowAt[r] + c + ahead);
+                      for (int64_t j = 0; j < part; j += lanes)
+                        step(c + j, acc, r, xv[j / lanes]);
+                    }
+                    return acc;
+                  });
+    done = end;
+  }
+  SmallVector<SmallVector<V>> out(rows);
+  for (size_t r = 0; r < rows; ++r)
+    for (size_t i = 0; i < xs; ++i) {
+      V total = done > 0 ? k.sum(sums[r * xs + i]) : k.f32(0);
+      for (int64_t c = done; c < width; ++c)
+        total = k.fma(k.load(weights, rowAt[r] + c), k.load(x, xAt[i] + c),
+                      total);
+      out[r].push_back(total);
+    }
+  return out;
+}
+
+} // namespace mla::host
