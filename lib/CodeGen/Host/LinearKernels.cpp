@@ -2,9 +2,9 @@
 //
 // Part of mla. One work item is a block of matrix rows; all tokens of the step
 // pass over it. With one token (decode) the kernel is a matrix-vector product
-// that reads each weight once, 4 rows at a time; bytes bound it, since 4 chains
-// of multiply-adds take in 16 bytes of bf16 a cycle, several times what memory
-// gives. With more tokens, tiles of 4 rows by 3 tokens fill the 16 vector
+// that reads each weight once, 8 rows at a time; bytes bound it, since 8 chains
+// of multiply-adds could take in 32 bytes of bf16 a cycle, several times what
+// memory gives. With more tokens, tiles of 4 rows by 3 tokens fill the 16 vector
 // registers (12 sums, 3 inputs, 1 weight) and turn a weight from its storage
 // format once for 3 tokens; multiply-adds bound it.
 //
@@ -56,8 +56,7 @@ static void emitTile(KernelBuilder &k, const RowProduct &p, V row, int64_t rows,
 
 void rowProduct(KernelBuilder &k, const RowProduct &p, V rowLow, V rowHigh,
                 V tokenLow, V tokenHigh) {
-  constexpr int64_t tileRows = 4;
-  auto rowsOver = [&](V token, int64_t tokens) {
+  auto rowsOver = [&](V token, int64_t tokens, int64_t tileRows) {
     V whole = rowLow + (rowHigh - rowLow) / tileRows * tileRows;
     k.loop(rowLow, whole, tileRows,
            [&](V row) { emitTile(k, p, row, tileRows, token, tokens); });
@@ -66,8 +65,8 @@ void rowProduct(KernelBuilder &k, const RowProduct &p, V rowLow, V rowHigh,
   };
   constexpr int64_t tile = 3;
   V whole = tokenLow + (tokenHigh - tokenLow) / tile * tile;
-  k.loop(tokenLow, whole, tile, [&](V token) { rowsOver(token, tile); });
-  k.loop(whole, tokenHigh, 1, [&](V token) { rowsOver(token, 1); });
+  k.loop(tokenLow, whole, tile, [&](V token) { rowsOver(token, tile, 4); });
+  k.loop(whole, tokenHigh, 1, [&](V token) { rowsOver(token, 1, 8); });
 }
 
 std::string linear(KernelSite site, ArrayRef<MatrixShape> segments) {
