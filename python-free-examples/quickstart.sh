@@ -19,4 +19,5 @@ if [ ! -e "$plan/plan.json" ] || [ "$bin/mla-compile" -nt "$plan/plan.json" ]; t
   "$bin/mla-compile" "$model" --target=host -o "$plan" >&2
 fi
 printf '%s' "$prompt"
-"$bin/mla-run" generate "$plan" --prompt "$prompt" --max-tokens 200
+"$bin/mla-run" generate "$plan" --prompt "$prompt" --max-tokens 200 \
+  --temperature 0.6 --top-p 0.95 --seed 1

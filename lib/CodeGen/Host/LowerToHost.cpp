@@ -60,8 +60,12 @@ private:
   void lowerExperts(Operation *op, Value x, Value indices, Value weights,
                     Value gate, Value up, Value down, Value shared, Value out);
   void lowerMoE(MoEOp op);
-  void lowerLatentAttention(LatentAttentionOp op);
-  void lowerAttention(AttentionOp op);
+  /// Attention of either kind: `items` work items a token of the kernel for
+  /// the cache's type and the width of the selection (0: none).
+  template <typename Op>
+  void
+  lowerAttention(Op op, int64_t items,
+                 function_ref<std::string(CacheType, int64_t selected)> kernel);
 
   host::KernelSite site(Operation *op) { return {kernels, op->getLoc()}; }
   Format format(Value weight) { return weightType(weight).getFormat(); }
@@ -205,10 +209,10 @@ void ProgramLowering::lowerMoE(MoEOp op) {
                get(op.getDown()), shared, result(op.getResult()));
 }
 
-void ProgramLowering::lowerLatentAttention(LatentAttentionOp op) {
-  auto cache = cast<CacheType>(op.getCache().getType());
-  int64_t heads = op.getHeads(), latent = op.getKvLora();
-  host::HeadShape shape{heads, 0, cache.getWidth() - latent, 0, latent};
+template <typename Op>
+void ProgramLowering::lowerAttention(
+    Op op, int64_t items,
+    function_ref<std::string(CacheType, int64_t selected)> kernel) {
   SmallVector<Value> operands{get(op.getQ()), positions(), sequence(),
                               pageTable(), get(op.getCache())};
   int64_t selected = 0;
@@ -217,29 +221,8 @@ void ProgramLowering::lowerLatentAttention(LatentAttentionOp op) {
     operands.push_back(get(op.getSelected()));
   }
   operands.push_back(result(op.getResult()));
-  launch(op,
-         host::latentAttention(site(op), shape, cache.getFormat(),
-                               op.getScale().convertToDouble(), selected),
-         "tokens * " + std::to_string(host::headBlocks(heads)), operands,
-         {"pages"});
-}
-
-void ProgramLowering::lowerAttention(AttentionOp op) {
-  auto cache = cast<CacheType>(op.getCache().getType());
-  host::HeadShape shape{int64_t(op.getHeads()), int64_t(op.getNope()),
-                        int64_t(op.getRope()), int64_t(op.getV()), 0};
-  SmallVector<Value> operands{get(op.getQ()), positions(), sequence(),
-                              pageTable(), get(op.getCache())};
-  int64_t selected = 0;
-  if (op.getSelected()) {
-    selected = rowWidth(op.getSelected());
-    operands.push_back(get(op.getSelected()));
-  }
-  operands.push_back(result(op.getResult()));
-  launch(op,
-         host::attention(site(op), shape, cache.getFormat(),
-                         op.getScale().convertToDouble(), selected),
-         "tokens * " + std::to_string(shape.heads), operands, {"pages"});
+  launch(op, kernel(cast<CacheType>(op.getCache().getType()), selected),
+         "tokens * " + std::to_string(items), operands, {"pages"});
 }
 
 LogicalResult ProgramLowering::lowerOp(Operation *op) {
@@ -433,11 +416,25 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         return success();
       })
       .Case([&](LatentAttentionOp o) {
-        lowerLatentAttention(o);
+        int64_t heads = o.getHeads(), latent = o.getKvLora();
+        lowerAttention(o, host::headBlocks(heads),
+                       [&](CacheType cache, int64_t selected) {
+                         host::HeadShape shape{heads, 0,
+                                               cache.getWidth() - latent, 0,
+                                               latent};
+                         return host::latentAttention(
+                             site(op), shape, cache.getFormat(),
+                             o.getScale().convertToDouble(), selected);
+                       });
         return success();
       })
       .Case([&](AttentionOp o) {
-        lowerAttention(o);
+        host::HeadShape shape{int64_t(o.getHeads()), int64_t(o.getNope()),
+                              int64_t(o.getRope()), int64_t(o.getV()), 0};
+        lowerAttention(o, shape.heads, [&](CacheType cache, int64_t selected) {
+          return host::attention(site(op), shape, cache.getFormat(),
+                                 o.getScale().convertToDouble(), selected);
+        });
         return success();
       })
       .Case([&](MoEOp o) {
