@@ -25,10 +25,11 @@ struct Case {
   double scale;
   int64_t selected = 0; ///< width of the selection
   Inputs inputs = Inputs::Moderate;
+  Format cache = Format::F32;
 
   std::string kernel(host::KernelSite site) const {
-    return (latent ? host::latentAttention : host::attention)(
-        site, shape, Format::F32, scale, selected);
+    return (latent ? host::latentAttention
+                   : host::attention)(site, shape, cache, scale, selected);
   }
   int64_t grid(int64_t tokens) const {
     return tokens * (latent ? host::headBlocks(shape.heads) : shape.heads);
@@ -70,7 +71,7 @@ struct Step {
       : c(c), pages({0, 62, 63, 64, 199, 130}, {0, 1, 2, 3, 4, 4}, random),
         q(draw(pages.tokens * c.shape.heads * c.queryWidth(), c.inputs,
                random)),
-        cache(Buffer::output(Format::F32, pages.cacheRows() * c.rowWidth())) {
+        cache(Buffer::output(c.cache, pages.cacheRows() * c.rowWidth())) {
     for (int64_t t = 0; t < pages.tokens; ++t) {
       int64_t length = pages.positions[t] + 1;
       Buffer rows = draw(length * c.rowWidth(), c.inputs, random);
@@ -173,10 +174,13 @@ std::vector<Case> shapes() {
   int64_t latents[] = {8, 20, 33, 128, 32}, ropes[] = {4, 2, 8, 6, 64};
   int64_t nopes[] = {8, 5, 16, 12, 32}, vs[] = {8, 9, 20, 1, 33};
   int64_t heads[] = {1, 2, 3, 4, 8};
+  Format caches[] = {Format::F32, Format::F32, Format::BF16, Format::F32,
+                     Format::F16};
   for (int64_t i = 0; i < 5; ++i)
     for (bool latent : {true, false}) {
       HeadShape s{heads[i], nopes[i], ropes[i], vs[i], latents[i]};
       out.push_back({latent, s, 0.3});
+      out.back().cache = caches[i];
     }
   return out;
 }

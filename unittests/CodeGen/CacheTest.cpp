@@ -50,6 +50,7 @@ TEST(Rope, EqualsReference) {
                      {3, 24, 0, 8},  // in front
                      {3, 24, 16, 8}, // at the end
                      {2, 33, 7, 10}, // in the middle, odd sizes
+                     {2, 18, 7, 10}, // one value behind
                      {1, 2, 0, 2},
                      {4, 96, 32, 64}})
     for (bool interleaved : {false, true})
@@ -130,6 +131,52 @@ TEST(CacheWrite, WritesTheTokensRowsOnly) {
             expectNear(cache, expected);
           }
         });
+  kernels.run();
+}
+
+/// A cache of 16 bits rounds to nearest, ties to even, as the references do.
+TEST(CacheWrite, RoundsToTheFormat) {
+  Kernels kernels;
+  for (Format format : {Format::BF16, Format::F16})
+    for (int64_t width : {8, 7, 1})
+      kernels.check(
+          host::cacheWrite(kernels.site(), {width}, format),
+          [=](const Kernel &k, Random &random) {
+            std::vector<double> values{0,
+                                       -0.0,
+                                       1 + 1.0 / 256,
+                                       1 + 3.0 / 256,
+                                       -1 - 1.0 / 256,
+                                       1 + 1.0 / 256 + 1.0 / 65536,
+                                       1 + 1.0 / 2048,
+                                       1 + 3.0 / 2048,
+                                       3e38,
+                                       3.4e38,
+                                       -3.4e38,
+                                       65519,
+                                       65520,
+                                       1e-30,
+                                       1e-40,
+                                       3e-8,
+                                       INFINITY,
+                                       -INFINITY,
+                                       NAN};
+            std::uniform_real_distribution<double> uniform(-1, 1);
+            while (values.size() < size_t(64 * width))
+              values.push_back(float(uniform(random)));
+            std::vector<int64_t> positions(64);
+            std::iota(positions.begin(), positions.end(), 0);
+            Pages pages(positions, std::vector<int64_t>(64), random);
+            Buffer cache = Buffer::output(format, pages.cacheRows() * width);
+            Buffer expected = Buffer::output(format, pages.cacheRows() * width);
+            Buffer part = Buffer::of(Format::F32, values);
+            for (int64_t i = 0; i < part.size(); ++i)
+              expected.set(pages.rowOf(i / width) * width + i % width, part[i]);
+            k(64, {pages.positions, pages.sequences, pages.table, cache, part},
+              {pages.columns});
+            // Bits, since NaN is among the values.
+            EXPECT_TRUE(cache.snapshot() == expected.snapshot());
+          });
   kernels.run();
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 struct Case {
   int64_t heads, dim, topk;
+  Format cache;
   double scale = 0.25; ///< a power of two, so that it keeps ties
 };
 
@@ -26,7 +27,7 @@ struct Step {
       : c(c), pages(allPositions, sequencesOf(allPositions.size()), random),
         q(fill(pages.tokens * c.heads * c.dim, draw)),
         weights(fill(pages.tokens * c.heads, draw)),
-        keys(Buffer::output(Format::F32, pages.cacheRows() * c.dim)) {
+        keys(Buffer::output(c.cache, pages.cacheRows() * c.dim)) {
     for (int64_t t = 0; t < pages.tokens; ++t)
       for (int64_t p = 0; p <= pages.positions[t]; ++p)
         for (int64_t i = 0; i < c.dim; ++i)
@@ -88,10 +89,11 @@ struct Step {
 std::vector<Case> cases() {
   std::vector<Case> out;
   int64_t heads[] = {1, 2, 3, 4, 8, 16}, dims[] = {8, 20, 33, 64};
+  Format caches[] = {Format::F32, Format::BF16, Format::F16};
   int64_t i = 0;
   for (int64_t topk : {1, 2, 5, 16})
     for (int64_t j = 0; j < 3; ++j, ++i)
-      out.push_back({heads[i % 6], dims[(i + i / 4) % 4], topk});
+      out.push_back({heads[i % 6], dims[(i + i / 4) % 4], topk, caches[j]});
   return out;
 }
 
@@ -159,7 +161,7 @@ TEST(Indexer, ChoosesTheBestLowestFirstAndAlwaysASet) {
   for (const Case &c : cases())
     for (auto check : {checkBest, checkTies, checkNaN})
       kernels.check(
-          host::indexer(kernels.site(), c.heads, c.dim, c.topk, Format::F32,
+          host::indexer(kernels.site(), c.heads, c.dim, c.topk, c.cache,
                         c.scale),
           [=](const Kernel &k, Random &random) { check(c, k, random); });
   kernels.run();

@@ -23,6 +23,7 @@ std::vector<MatrixShape> shapes() {
       out.push_back({format, rows[(out.size() + out.size() / 6) % 6], columns});
   // Blocks of 32 rows; a cache line, 8 lanes and a tail of columns.
   out.push_back({Format::BF16, 513, 43});
+  out.push_back({Format::BF16, 40, 79});
   return out;
 }
 
@@ -160,7 +161,8 @@ TEST(GatedLinear, EqualsReference) {
   for (size_t i = 0; i < 6; ++i) {
     Format gate = formats[i % 3], up = formats[(i + i / 3) % 3];
     int64_t rows[] = {1, 5, 8, 9, 33, 70};
-    int64_t columns[] = {64, 43, 20, 8, 7, 1};
+    // Two matrices with long tails, so that values of the tile are spilled.
+    int64_t columns[] = {64, 79, 20, 79, 7, 1};
     MatrixShape s{gate, rows[i], columns[i]};
     kernels.check(
         host::gatedLinear(kernels.site(), s, up),
