@@ -114,7 +114,7 @@ std::vector<std::byte> Buffer::snapshot() const {
 }
 
 void Buffer::restore(const std::vector<std::byte> &snapshot) {
-  memcpy(data(), snapshot.data(), snapshot.size());
+  std::copy(snapshot.begin(), snapshot.end(), data());
 }
 
 bool Buffer::guardsIntact() const {
