@@ -15,7 +15,8 @@ def MLA_AttentionOp : MLA_Op<"attention", [Pure]> {
     For each token and head: scores over the tokens of its sequence up to its
     own position, `scale * (q_nope . k_nope + q_rope . k_rope)`, softmax in
     f32, weighted sum of the values. With `selected`, only the positions listed
-    in the token's row take part (entries below 0 are none).
+    in the token's row take part (they come first in it; -1 fills the
+    rest).
 
     - C1: `heads`, `nope`, `rope` and `v` are positive, and a row of `q` is
       `heads` * (`nope` + `rope`) values.
@@ -60,7 +61,8 @@ def MLA_LatentAttentionOp : MLA_Op<"latent_attention", [Pure]> {
     For each token and head: scores `scale * (q . row)` over the rows of its
     sequence up to its own position, softmax in f32, weighted sum of the first
     `kv_lora` values of the rows. With `selected`, only the positions listed in
-    the token's row take part (entries below 0 are none).
+    the token's row take part (they come first in it; -1 fills the
+    rest).
 
     - C1: `heads` and `kv_lora` are positive, and `cache` is latent and wider
       than `kv_lora`.
