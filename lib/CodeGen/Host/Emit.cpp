@@ -5,8 +5,6 @@
 //===----------------------------------------------------------------------===//
 #include "mla/CodeGen/Host/Emit.h"
 #include "mla/Dialect/MLA.h"
-#include "mla/Support/Hash.h"
-#include "mla/Support/Json.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 using namespace mlir;
@@ -263,10 +261,10 @@ mla::emitHostPlan(ModuleOp module, const ModelConfig &config,
   auto kernels = module.lookupSymbol<ModuleOp>("kernels");
   if (llvm::Error error = compileHostKernels(kernels, options.cpu, library))
     return error;
-  auto bytes = readFile(library);
-  if (!bytes.ok())
-    return toError(bytes.status());
-  plan->libraryHash = fnv1a64(*bytes);
+  auto hash = plan::hashFile(library);
+  if (!hash.ok())
+    return toError(hash.status());
+  plan->libraryHash = *hash;
   std::filesystem::path model = config.file.parent_path();
   for (const char *name : {"tokenizer.json", "tokenizer_config.json",
                            "generation_config.json"}) {
