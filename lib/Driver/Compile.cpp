@@ -12,6 +12,7 @@
 #include "mla/Dialect/MLA.h"
 #include "mla/Import/Import.h"
 #include "mla/Plan/Plan.h"
+#include "mla/Support/LLVMError.h"
 #include "mlir/IR/AsmState.h"
 #include "mlir/Pass/PassManager.h"
 #include "llvm/Support/Format.h"
@@ -19,11 +20,6 @@
 
 using namespace mlir;
 using namespace mla;
-
-static llvm::Error toError(const Status &status) {
-  return status.ok() ? llvm::Error::success()
-                     : llvm::createStringError(status.message());
-}
 
 namespace {
 /// Wall time since construction or the last lap.

@@ -311,10 +311,10 @@ std::string expandValue(KernelSite site, HeadShape s, Format kvB) {
         Mem x = k.buffer(0, Format::F32), w = k.buffer(1, kvB);
         Mem y = k.buffer(2, Format::F32);
         V tokens = k.scalar(0);
-        int64_t blocks = rowBlocks(s.v), block = rowsPerItem(s.v);
+        int64_t blocks = rowBlocks(s.v);
         k.items([&](V item) {
-          V head = item / blocks, low = item % blocks * block;
-          V high = k.minimum(low + block, k.index(s.v));
+          V head = item / blocks;
+          auto [low, high] = blockRows(k, item % blocks, s.v);
           auto xAt = [&](V t) { return (t * s.heads + head) * s.latent; };
           auto weightAt = [&](V r) {
             return (head * (s.nope + s.v) + s.nope + r) * s.latent;

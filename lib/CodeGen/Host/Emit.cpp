@@ -5,6 +5,7 @@
 //===----------------------------------------------------------------------===//
 #include "mla/CodeGen/Host/Emit.h"
 #include "mla/Dialect/MLA.h"
+#include "mla/Support/LLVMError.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 using namespace mlir;
@@ -12,10 +13,6 @@ using namespace mla;
 
 static llvm::Error makeError(const llvm::Twine &message) {
   return llvm::createStringError(llvm::inconvertibleErrorCode(), message);
-}
-
-static llvm::Error toError(const Status &status) {
-  return status.ok() ? llvm::Error::success() : makeError(status.message());
 }
 
 /// The features of a CPU level that the runtime must find on the machine.

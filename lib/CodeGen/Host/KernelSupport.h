@@ -31,6 +31,12 @@ struct RowProduct {
   llvm::function_ref<void(V token, V row, llvm::ArrayRef<V>)> emit;
 };
 
+/// The rows [first, second) of block `block` of a matrix of `rows`.
+inline std::pair<V, V> blockRows(KernelBuilder &k, V block, int64_t rows) {
+  V low = block * rowsPerItem(rows);
+  return {low, k.minimum(low + rowsPerItem(rows), k.index(rows))};
+}
+
 /// Multiplies matrix rows [rowLow, rowHigh) with tokens [tokenLow, tokenHigh).
 /// Weight rows stay in the L2 cache while the tokens pass; a tile of tokens is
 /// read once for all of them.

@@ -20,7 +20,7 @@ struct KernelSite {
   mlir::Location loc;
 };
 
-/// A grid that has `perRow` work items for each of `rows`.
+/// A weight matrix, or each matrix of a stack.
 struct MatrixShape {
   Format format;
   int64_t rows, columns;

@@ -88,12 +88,11 @@ std::string linear(KernelSite site, ArrayRef<MatrixShape> segments) {
       int64_t first = 0;
       for (auto [i, s] : llvm::enumerate(segments)) {
         int64_t last = first + rowBlocks(s.rows), rows = s.rows;
-        int64_t columns = s.columns, block = rowsPerItem(rows);
+        int64_t columns = s.columns;
         Mem y = ys[i];
         V inside = k.both(item >= k.index(first), item < last);
         k.when(inside, [&] {
-          V low = (item - first) * block;
-          V high = k.minimum(low + block, k.index(rows));
+          auto [low, high] = blockRows(k, item - first, rows);
           auto xAt = [&](V t) { return t * columns; };
           auto weightAt = [&](V r) { return r * columns; };
           auto emit = [&](V t, V r, ArrayRef<V> v) {
@@ -117,8 +116,7 @@ std::string lmHead(KernelSite site, MatrixShape s) {
         Mem outputs = k.buffer(2, Format::I32), y = k.buffer(3, Format::F32);
         V count = k.scalar(0);
         k.items([&](V item) {
-          V low = item * rowsPerItem(s.rows);
-          V high = k.minimum(low + rowsPerItem(s.rows), k.index(s.rows));
+          auto [low, high] = blockRows(k, item, s.rows);
           auto xAt = [&](V i) { return k.load(outputs, i) * s.columns; };
           auto weightAt = [&](V r) { return r * s.columns; };
           auto emit = [&](V i, V r, ArrayRef<V> v) {
@@ -140,8 +138,7 @@ std::string gatedLinear(KernelSite site, MatrixShape gate, Format up) {
         Mem u = k.buffer(2, up), y = k.buffer(3, Format::F32);
         V tokens = k.scalar(0);
         k.items([&](V item) {
-          V low = item * rowsPerItem(gate.rows);
-          V high = k.minimum(low + rowsPerItem(gate.rows), k.index(gate.rows));
+          auto [low, high] = blockRows(k, item, gate.rows);
           auto xAt = [&](V t) { return t * gate.columns; };
           auto weightAt = [&](V r) { return r * gate.columns; };
           auto emit = [&](V t, V r, ArrayRef<V> v) {

@@ -7,7 +7,6 @@
 //===----------------------------------------------------------------------===//
 #include "Kernels.h"
 #include "mla/CodeGen/Host/Passes.h"
-#include "mla/Plan/Plan.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"

@@ -221,9 +221,7 @@ std::string moeGateUp(KernelSite site, MatrixShape gate, Format up,
               [&](Slot slot, V block) {
                 Mem g = k.tableEntry(5, slot.expert, gate.format);
                 Mem u = k.tableEntry(6, slot.expert, up);
-                V low = block * rowsPerItem(gate.rows);
-                V high = k.minimum(low + rowsPerItem(gate.rows),
-                                   k.index(gate.rows));
+                auto [low, high] = blockRows(k, block, gate.rows);
                 auto xAt = [&](V p) {
                   return k.load(order, p) / topk * gate.columns;
                 };
@@ -252,9 +250,7 @@ std::string moeDown(KernelSite site, MatrixShape down) {
       forSlot(k, item, rowBlocks(down.rows), active, offsets, count,
               [&](Slot slot, V block) {
                 Mem w = k.tableEntry(5, slot.expert, down.format);
-                V low = block * rowsPerItem(down.rows);
-                V high = k.minimum(low + rowsPerItem(down.rows),
-                                   k.index(down.rows));
+                auto [low, high] = blockRows(k, block, down.rows);
                 auto xAt = [&](V p) { return p * down.columns; };
                 auto weightAt = [&](V r) { return r * down.columns; };
                 auto emit = [&](V p, V r, ArrayRef<V> v) {
