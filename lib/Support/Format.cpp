@@ -52,4 +52,41 @@ std::optional<uint64_t> elementBytes(Format format) {
   return std::nullopt;
 }
 
+static uint64_t ceilDiv(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+
+std::vector<StoragePart> storageParts(Format format, int64_t rows,
+                                      int64_t columns) {
+  auto r = static_cast<uint64_t>(rows), c = static_cast<uint64_t>(columns);
+  switch (format) {
+  case Format::FP8Block:
+    return {{"values", 1, r * c},
+            {"scales", 4, ceilDiv(r, 128) * ceilDiv(c, 128)}};
+  case Format::NVFP4:
+    return {{"values", 1, r * (c / 2)},
+            {"scales", 1, r * (c / 16)},
+            {"global", 4, 1}};
+  case Format::Int4G32:
+    return {{"values", 4, r * (c / 8)}, {"scales", 2, r * (c / 32)}};
+  default:
+    return {{"values", elementBytes(format).value_or(0), r * c}};
+  }
+}
+
+size_t storagePartCount(Format format) {
+  return storageParts(format, 1, 1).size();
+}
+
+int64_t scaleGroup(Format format) {
+  switch (format) {
+  case Format::FP8Block:
+    return 128;
+  case Format::NVFP4:
+    return 16;
+  case Format::Int4G32:
+    return 32;
+  default:
+    return 1;
+  }
+}
+
 } // namespace mla

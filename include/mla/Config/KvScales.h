@@ -1,0 +1,43 @@
+//===- KvScales.h - scales of an FP8 latent cache ---------------*- C++ -*-===//
+//
+// Part of mla. stored = e4m3(value / scale), value = stored * scale, one scale
+// a layer. Checkpoints keep them as self_attn.k_proj.k_scale and v_proj.v_scale
+// (ModelOpt; also self_attn.k_scale, attn.k_scale), although the modules k_proj
+// and v_proj do not exist in latent attention; the latent cache uses k_scale.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_CONFIG_KVSCALES_H
+#define MLA_CONFIG_KVSCALES_H
+
+#include "mla/Config/Checkpoint.h"
+#include "mla/Config/ModelConfig.h"
+
+namespace mla {
+
+struct KvScales {
+  std::vector<float> scales;         ///< one a layer; 1 where there is none
+  std::vector<bool> known;           ///< per layer: whether there was one
+  std::vector<std::string> warnings; ///< k_scale and v_scale differ, ...
+  std::string source;                ///< where they come from, for messages
+  bool all() const;
+  bool none() const;
+};
+
+/// The scales that the checkpoint holds. Reads a few bytes of each tensor. A
+/// scale that is not a positive finite f32 scalar is an error.
+Result<KvScales> checkpointKvScales(const ModelConfig &config,
+                                    const Checkpoint &checkpoint);
+
+/// The file that `mla-run calibrate` writes:
+///   {"kv_scales": {"model.layers.0.self_attn": {"k_scale": 0.0123,
+///                  "amax": 5.5}, ...}}
+/// Every layer of the model must be in it and no other.
+Result<KvScales> readKvScales(const std::filesystem::path &file,
+                              int64_t layers);
+/// The text of that file. `amax`: the largest magnitude of a latent row's value
+/// in each layer; scale = amax / 448, 1 for amax 0.
+std::string printKvScales(const std::vector<float> &amax);
+
+} // namespace mla
+
+#endif // MLA_CONFIG_KVSCALES_H
