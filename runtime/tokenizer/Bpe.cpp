@@ -8,6 +8,20 @@
 
 namespace mla {
 
+void Bpe::mergeByRank() {
+  for (const auto &[word, id] : words) {
+    std::string_view whole = word;
+    for (size_t cut = 1; cut < whole.size(); ++cut) {
+      auto left = words.find(whole.substr(0, cut));
+      if (left == words.end())
+        continue;
+      auto right = words.find(whole.substr(cut));
+      if (right != words.end())
+        setMerge(left->second, right->second, static_cast<uint32_t>(id), id);
+    }
+  }
+}
+
 std::optional<uint8_t> Bpe::encode(std::string_view word, Scratch &scratch,
                                    std::vector<int32_t> &out) const {
   if (!words.empty()) {

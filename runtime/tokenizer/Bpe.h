@@ -4,6 +4,13 @@
 // the adjacent pair of the lowest rank (leftmost among equals) is merged until
 // no pair is in the table. A heap over a linked list makes it O(n log n).
 //
+// A merges list (tokenizer.json) fills the table itself. tiktoken has ranks
+// only: it joins two neighbours if their bytes together are a token, the token
+// of the lowest rank first. Since every part of a word is a token at any time,
+// that is the same table with an entry for each token and each of its cuts into
+// two tokens; mergeByRank() makes it, and encoding knows one algorithm.
+//
+//
 //===----------------------------------------------------------------------===//
 #ifndef MLA_RUNTIME_TOKENIZER_BPE_H
 #define MLA_RUNTIME_TOKENIZER_BPE_H
@@ -46,9 +53,14 @@ public:
   void setMerge(int32_t left, int32_t right, uint32_t rank, int32_t id) {
     merges[key(left, right)] = {rank, id};
   }
-  /// Words that are pieces as a whole skip the merges ("ignore_merges").
+  /// Words that are pieces as a whole skip the merges ("ignore_merges"; always
+  /// so in tiktoken).
   void setWord(std::string word, int32_t id) { words[std::move(word)] = id; }
-  void reserve(size_t count) { merges.reserve(count); }
+  /// The merges of a vocabulary whose ids are ranks: for each word that was set
+  /// and each cut of it into two of them. To be called once, after all words.
+  void mergeByRank();
+  void reserveMerges(size_t count) { merges.reserve(count); }
+  void reserveWords(size_t count) { words.reserve(count); }
 
   /// Appends the ids of `word`, which must be shorter than 2^31 bytes. Returns
   /// the byte that the vocabulary lacks, if so; `out` is then unchanged.

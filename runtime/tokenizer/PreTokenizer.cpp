@@ -33,12 +33,15 @@ void splitLiteral(std::string_view text, std::string_view literal,
 }
 } // namespace
 
-Status PreTokenizer::addRegex(JsonValue where, std::string_view pattern) {
-  Result<Regex> regex = Regex::compile(pattern);
-  if (!regex.ok())
-    return regex.status().withContext(where.file() + ": at " + where.pointer());
-  stages.emplace_back(*std::move(regex));
+Status PreTokenizer::readPattern(std::string_view pattern) {
+  MLA_ASSIGN_OR_RETURN(Regex regex, Regex::compile(pattern));
+  stages.emplace_back(std::move(regex));
   return {};
+}
+
+Status PreTokenizer::addRegex(JsonValue where, std::string_view pattern) {
+  return readPattern(pattern).withContext(where.file() + ": at " +
+                                          where.pointer());
 }
 
 Status PreTokenizer::readSplit(JsonValue value) {

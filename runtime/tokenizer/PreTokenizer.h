@@ -28,6 +28,8 @@ public:
   /// Reads the value of "pre_tokenizer". Wrong types are recorded in the
   /// document; what is not supported is the Status.
   Status read(JsonValue value);
+  /// Splits by one pattern alone. Errors: those of Regex::compile.
+  Status readPattern(std::string_view pattern);
   /// Overrides the option of a lone ByteLevel, as tokenizer_config.json may.
   void overridePrefixSpace(bool add);
 

@@ -29,23 +29,39 @@ Tokenizer::~Tokenizer() = default;
 Result<std::unique_ptr<Tokenizer>>
 Tokenizer::fromFile(const std::filesystem::path &path) {
   std::error_code ec;
-  std::filesystem::path file =
-      std::filesystem::is_directory(path, ec) ? path / "tokenizer.json" : path;
+  std::filesystem::path file = path;
+  if (std::filesystem::is_directory(path, ec)) {
+    file = path / "tokenizer.json";
+    if (!std::filesystem::exists(file, ec))
+      file = path / "tiktoken.model";
+    if (!std::filesystem::exists(file, ec))
+      return notFound(path.string() +
+                      " has neither tokenizer.json nor tiktoken.model");
+  }
   std::filesystem::path folder = file.parent_path();
   std::filesystem::path configFile = folder / "tokenizer_config.json";
-  MLA_ASSIGN_OR_RETURN(std::string json, readFile(file, maxText));
+  MLA_ASSIGN_OR_RETURN(std::string vocabulary, readFile(file, maxText));
   MLA_ASSIGN_OR_RETURN(std::string config, readIfPresent(configFile));
-  MLA_ASSIGN_OR_RETURN(std::string chatTemplate,
+  TokenizerSidecars sidecars{config, configFile.string(), ""};
+  MLA_ASSIGN_OR_RETURN(sidecars.chatTemplate,
                        readIfPresent(folder / "chat_template.jinja"));
-  return TokenizerLoader::load(json, config, file.string(), configFile.string(),
-                               std::move(chatTemplate));
+  auto load = file.extension() == ".model" ? TokenizerLoader::loadTiktoken
+                                           : TokenizerLoader::loadJson;
+  return load(vocabulary, file.string(), std::move(sidecars));
 }
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::fromText(std::string_view json,
                                                        std::string_view config,
                                                        std::string name) {
-  return TokenizerLoader::load(json, config, std::move(name),
-                               "tokenizer_config.json", "");
+  return TokenizerLoader::loadJson(json, std::move(name),
+                                   {config, "tokenizer_config.json", ""});
+}
+
+Result<std::unique_ptr<Tokenizer>>
+Tokenizer::fromTiktokenText(std::string_view ranks, std::string_view config,
+                            std::string name) {
+  return TokenizerLoader::loadTiktoken(ranks, std::move(name),
+                                       {config, "tokenizer_config.json", ""});
 }
 
 Result<std::vector<int32_t>>

@@ -1,13 +1,21 @@
 //===- Tokenizer.h - text to ids and back -----------------------*- C++ -*-===//
 //
-// Part of mla. A byte-level BPE tokenizer read from Hugging Face's
-// tokenizer.json (and tokenizer_config.json beside it). It gives the ids that
-// the `tokenizers` library gives, or an error at load that names what this
-// reader does not do; nothing is ignored that could change an id.
+// Part of mla. A byte-level BPE tokenizer, read from Hugging Face's
+// tokenizer.json or from Kimi's tiktoken.model, with tokenizer_config.json
+// beside it. It gives the ids that the `tokenizers` or the `tiktoken` library
+// gives, or an error at load that names what this reader does not do; nothing is
+// ignored that could change an id.
 //
 // Text that is not valid UTF-8 is encoded as if every maximal invalid part
-// were U+FFFD, as Hugging Face does; decoding bytes that form no character
-// gives U+FFFD by the same rule.
+// were U+FFFD: the texts of both libraries are Unicode, and that is what their
+// callers make of wrong bytes (Rust's from_utf8_lossy, Python's
+// errors="replace"). Decoding bytes that form no character gives U+FFFD by the
+// same rule.
+//
+// One difference to Kimi's own Python remains: before it calls tiktoken, it cuts
+// a text at every 400,000 characters and inside runs of more than 25,000
+// characters with or without white space, to spare tiktoken's stack. Here no
+// text is cut; the ids are those of tiktoken for the whole text.
 //
 // A Tokenizer is immutable: all const members may be called from many threads.
 //
@@ -32,14 +40,17 @@ struct EncodeOptions {
   /// BOS). Set to false for text made by a chat template, which writes them.
   bool addSpecial = true;
   /// Recognise special tokens written in the text ("<｜User｜>"). Set to false
-  /// for text of a user, so that it cannot forge them.
+  /// for text of a user, so that it cannot forge them. With tiktoken.model these
+  /// are all 256 added tokens, whatever their "special" says.
   bool parseSpecial = true;
 };
 
 class Tokenizer {
 public:
-  /// `path` is tokenizer.json or the folder it is in. tokenizer_config.json and
-  /// chat_template.jinja beside it are read if they exist.
+  /// `path` is tokenizer.json, a tiktoken file (*.model), or a folder, in which
+  /// tokenizer.json is preferred to tiktoken.model. tokenizer_config.json and
+  /// chat_template.jinja beside it are read if they exist; tiktoken.model needs
+  /// the first, which names its special tokens.
   static Result<std::unique_ptr<Tokenizer>>
   fromFile(const std::filesystem::path &path);
 
@@ -48,6 +59,11 @@ public:
   static Result<std::unique_ptr<Tokenizer>>
   fromText(std::string_view json, std::string_view config = {},
            std::string name = "tokenizer.json");
+
+  /// The same for tiktoken.model: lines of a token in base64 and its rank.
+  static Result<std::unique_ptr<Tokenizer>>
+  fromTiktokenText(std::string_view ranks, std::string_view config,
+                   std::string name = "tiktoken.model");
 
   ~Tokenizer();
 
@@ -63,7 +79,8 @@ public:
 
   /// One more than the largest id; some ids below may have no piece.
   int32_t vocabSize() const;
-  /// The piece as the file spells it ("Ġthe"), or nothing for an unknown id.
+  /// The piece as tokenizer.json spells it ("Ġthe"; those of tiktoken.model are
+  /// spelled likewise), or nothing for an unknown id.
   std::optional<std::string_view> idToPiece(int32_t id) const;
   /// The bytes that the id stands for (" the"); they may be part of a
   /// character only. Nothing for an unknown id.

@@ -40,29 +40,40 @@ void TokenizerLoader::readChatTemplate(JsonValue value) {
       parts->chatTemplate = one["template"].string();
 }
 
+/// "added_tokens_decoder": tokens under their ids.
+void TokenizerLoader::readTokensById(JsonValue object, int32_t first,
+                                     int32_t last) {
+  for (auto &[key, value] : object.members()) {
+    int32_t id = -1;
+    const char *keyEnd = key.data() + key.size();
+    auto [end, error] = std::from_chars(key.data(), keyEnd, id);
+    if (error != std::errc() || end != keyEnd || id < first || id > last)
+      value.failWith("expected as the key an id from " + std::to_string(first) +
+                     " to " + std::to_string(last));
+    else if (!value.isObject())
+      value.fail("an object");
+    else
+      addToken(value, id, /*mayExist=*/!tiktoken);
+  }
+}
+
 Status TokenizerLoader::readConfig(JsonValue root) {
   if (!root.isObject()) {
     root.fail("an object");
     return {};
   }
-  JsonValue more = root["added_tokens_decoder"];
-  if (more.present()) {
-    for (auto &[key, value] : more.members()) {
-      int32_t id = -1;
-      auto [end, error] =
-          std::from_chars(key.data(), key.data() + key.size(), id);
-      if (error != std::errc() || end != key.data() + key.size() || id < 0 ||
-          id >= (1 << 20))
-        value.failWith("expected an id as the key");
-      else if (!value.isObject())
-        value.fail("an object");
-      else
-        addToken(value, id, true);
-    }
-  }
+  if (tiktoken)
+    MLA_RETURN_IF_ERROR(readReserved(root));
+  else if (root["added_tokens_decoder"].present())
+    readTokensById(root["added_tokens_decoder"], 0, maxTokenId);
   parts->bos = readNamedToken(root["bos_token"]);
   parts->eos = readNamedToken(root["eos_token"]);
   parts->pad = readNamedToken(root["pad_token"]);
+  // transformers would give new ids to names that have none.
+  for (const char *key : {"additional_special_tokens", "extra_special_tokens"})
+    if (root[key].isArray())
+      for (JsonValue one : root[key].elements())
+        (void)readNamedToken(one);
   readChatTemplate(root["chat_template"]);
 
   // These flags, where they are given, win over the template of tokenizer.json.

@@ -13,9 +13,6 @@
 namespace mla {
 
 namespace {
-// Ids index a table, so a wrong id must not make it huge. The largest published
-// vocabularies have 262,144.
-constexpr int64_t maxId = (int64_t(1) << 20) - 1;
 // The trie is searched from every place of a text.
 constexpr size_t maxAddedToken = 1024;
 
@@ -37,29 +34,36 @@ bool neverInUtf8(int byte) {
 }
 } // namespace
 
+TokenizerLoader::TokenizerLoader(std::string name)
+    : parts(std::make_unique<Tokenizer::Parts>()) {
+  parts->name = std::move(name);
+}
+
+// A wrong value explains more than the refusal that may follow from it, so the
+// document's errors go first.
+static Status orElse(JsonDocument &doc, const Status &s) {
+  return doc.failed() ? doc.status() : s;
+}
+
 Result<std::unique_ptr<Tokenizer>>
-TokenizerLoader::load(std::string_view json, std::string_view config,
-                      std::string name, std::string configName,
-                      std::string chatTemplate) {
-  TokenizerLoader loader;
-  loader.parts = std::make_unique<Tokenizer::Parts>();
-  loader.parts->name = name;
-  // A wrong value explains more than the refusal that may follow from it, so
-  // the document's errors go first.
-  auto readAll = [](JsonDocument &doc, const Status &s) {
-    return doc.failed() ? doc.status() : s;
-  };
+TokenizerLoader::loadJson(std::string_view json, std::string name,
+                          TokenizerSidecars sidecars) {
+  TokenizerLoader loader(name);
   MLA_ASSIGN_OR_RETURN(auto doc, JsonDocument::parseText(json, name));
-  MLA_RETURN_IF_ERROR(readAll(*doc, loader.readTokenizer(doc->root())));
-  if (!config.empty()) {
-    MLA_ASSIGN_OR_RETURN(auto configDoc,
-                         JsonDocument::parseText(config, configName));
-    MLA_RETURN_IF_ERROR(
-        readAll(*configDoc, loader.readConfig(configDoc->root())));
+  MLA_RETURN_IF_ERROR(orElse(*doc, loader.readTokenizer(doc->root())));
+  return loader.finish(std::move(sidecars));
+}
+
+Result<std::unique_ptr<Tokenizer>>
+TokenizerLoader::finish(TokenizerSidecars sidecars) {
+  if (!sidecars.config.empty()) {
+    MLA_ASSIGN_OR_RETURN(
+        auto doc, JsonDocument::parseText(sidecars.config, sidecars.configName));
+    MLA_RETURN_IF_ERROR(orElse(*doc, readConfig(doc->root())));
   }
-  if (!chatTemplate.empty())
-    loader.parts->chatTemplate = std::move(chatTemplate);
-  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(loader.parts)));
+  if (!sidecars.chatTemplate.empty())
+    parts->chatTemplate = std::move(sidecars.chatTemplate);
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts)));
 }
 
 Status TokenizerLoader::readTokenizer(JsonValue root) {
@@ -124,11 +128,11 @@ Status TokenizerLoader::readModel(JsonValue model) {
 void TokenizerLoader::readVocabulary(JsonValue vocab) {
   for (auto &[spelled, value] : vocab.members()) {
     if (!value.isInteger() || value.integer(INT64_MIN, INT64_MAX) < 0 ||
-        value.integer(INT64_MIN, INT64_MAX) > maxId) {
-      value.fail("an id from 0 to " + std::to_string(maxId));
+        value.integer(INT64_MIN, INT64_MAX) > maxTokenId) {
+      value.fail("an id from 0 to " + std::to_string(maxTokenId));
       continue;
     }
-    int64_t id = value.integer(0, maxId);
+    int64_t id = value.integer(0, maxTokenId);
     Piece &piece = place(id);
     if (piece.known) {
       value.failWith("id " + std::to_string(id) + " is also that of \"" +
@@ -146,7 +150,7 @@ void TokenizerLoader::readVocabulary(JsonValue vocab) {
 
 void TokenizerLoader::readMerges(JsonValue merges) {
   uint32_t rank = 0;
-  parts->bpe.reserve(merges.size());
+  parts->bpe.reserveMerges(merges.size());
   for (JsonValue merge : merges.elements()) {
     std::string left, right;
     if (merge.isString()) {
@@ -220,7 +224,7 @@ void TokenizerLoader::readAddedTokens(JsonValue list) {
       entry.fail("an object");
       continue;
     }
-    addToken(entry, entry["id"].integer(0, maxId), false);
+    addToken(entry, entry["id"].integer(0, maxTokenId), false);
   }
 }
 
@@ -228,7 +232,10 @@ void TokenizerLoader::readAddedTokens(JsonValue list) {
 void TokenizerLoader::addToken(JsonValue at, int64_t id, bool mayExist) {
   std::string content = at["content"].string();
   AddedTokenFlags flags;
-  flags.special = flag(at["special"]);
+  bool special = flag(at["special"]);
+  // tiktoken looks for all of them or for none; "special" says there only
+  // which are left out of decoded text.
+  flags.special = special || tiktoken;
   flags.singleWord = flag(at["single_word"]);
   flags.lstrip = flag(at["lstrip"]);
   flags.rstrip = flag(at["rstrip"]);
@@ -238,28 +245,39 @@ void TokenizerLoader::addToken(JsonValue at, int64_t id, bool mayExist) {
                        " bytes");
     return;
   }
-  auto existing = parts->ids.find(content);
-  if (existing != parts->ids.end()) {
-    const Piece &piece = parts->pieces[existing->second];
-    if (piece.added && mayExist)
-      return;
-    if (piece.added || existing->second != id) {
-      at.failWith("\"" + content + "\" already has id " +
-                  std::to_string(existing->second));
-      return;
-    }
-  }
-  Piece &piece = place(id);
-  if (piece.known && piece.spelled != content) {
-    at.failWith("id " + std::to_string(id) + " is also that of \"" +
-                piece.spelled + "\"");
+  if (tiktoken && (flags.singleWord || flags.lstrip || flags.rstrip)) {
+    at.failWith("expected \"single_word\", \"lstrip\" and \"rstrip\" to be "
+                "false, since tiktoken knows no such tokens");
     return;
   }
+  auto existing = parts->ids.find(content);
+  if (mayExist && existing != parts->ids.end() &&
+      parts->pieces[existing->second].added)
+    return;
+  if (auto reason = placeAdded(content, id, flags, special))
+    at.failWith(*reason);
+}
+
+/// Makes `content` the added token `id`, or says why it cannot be. `skipped`:
+/// left out of decoded text on request.
+std::optional<std::string>
+TokenizerLoader::placeAdded(const std::string &content, int64_t id,
+                            AddedTokenFlags flags, bool skipped) {
+  auto existing = parts->ids.find(content);
+  if (existing != parts->ids.end() &&
+      (parts->pieces[existing->second].added || existing->second != id))
+    return "\"" + content + "\" already has id " +
+           std::to_string(existing->second);
+  Piece &piece = place(id);
+  if (piece.known && piece.spelled != content)
+    return "id " + std::to_string(id) + " is also that of \"" + piece.spelled +
+           "\"";
   piece.known = piece.added = true;
-  piece.special = flags.special;
+  piece.special = skipped;
   piece.spelled = piece.bytes = content;
   parts->ids.emplace(content, static_cast<int32_t>(id));
   parts->added.add(content, static_cast<int32_t>(id), flags);
+  return std::nullopt;
 }
 
 //===----------------------------------------------------------------------===//
@@ -299,7 +317,7 @@ void TokenizerLoader::readTemplate(JsonValue value) {
     }
     std::string name = item["SpecialToken"]["id"].string();
     for (JsonValue id : value["special_tokens"][name]["ids"].elements()) {
-      auto number = static_cast<int32_t>(id.integer(0, maxId));
+      auto number = static_cast<int32_t>(id.integer(0, maxTokenId));
       if (!parts->find(number))
         id.failWith("no piece has id " + std::to_string(number));
       (sawText ? parts->suffix : parts->prefix).push_back(number);

@@ -1,11 +1,13 @@
-//===- ReferenceTest.cpp - the same ids as Hugging Face's tokenizers ------===//
+//===- ReferenceTest.cpp - the same ids as tokenizers and tiktoken --------===//
 //
-// Part of mla. The expected ids and pieces were written by make_cases.py and
-// stand in the JSON files of this folder and of test/data.
+// Part of mla. The expected ids and pieces were written by make_cases.py, with
+// Hugging Face's tokenizers and with tiktoken, and stand in the JSON files of
+// this folder and of test/data.
 //
 //===----------------------------------------------------------------------===//
 #include "TestTokenizers.h"
 #include "runtime/tokenizer/Regex.h"
+#include "runtime/tokenizer/Utf8.h"
 
 using namespace mla;
 using namespace mla::test;
@@ -25,14 +27,24 @@ std::unique_ptr<JsonDocument> readDocument(const std::filesystem::path &path) {
   return doc.ok() ? *std::move(doc) : nullptr;
 }
 
+/// The text of a case, or its bytes where they are no text.
+std::string readText(JsonValue one) {
+  if (!one["hex"].present())
+    return one["text"].string();
+  std::string hex = one["hex"].string(), bytes;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
 /// `exact`: no added token takes white space along and no prefix space is put,
 /// so that decoding gives the text back.
 void checkCases(const Tokenizer &t, JsonValue cases, size_t atLeast,
                 bool exact) {
   ASSERT_GE(cases.size(), atLeast);
   for (JsonValue one : cases.elements()) {
-    SCOPED_TRACE(one["text"].dump());
-    std::string text = one["text"].string();
+    SCOPED_TRACE(one.dump());
+    std::string text = readText(one);
     EncodeOptions options{false, true};
     if (one["special"].present())
       options.addSpecial = one["special"].boolean();
@@ -44,7 +56,7 @@ void checkCases(const Tokenizer &t, JsonValue cases, size_t atLeast,
       continue;
     auto back = t.decode(ids, /*skipSpecial=*/false);
     ASSERT_TRUE(back.ok());
-    EXPECT_EQ(*back, text);
+    EXPECT_EQ(*back, toValidUtf8(text));
   }
 }
 
@@ -98,6 +110,53 @@ TEST(TokenizerReference, LoneByteLevelWithPrefixSpace) {
   auto doc = readDocument(casesFile("gpt2_like_cases.json"));
   ASSERT_TRUE(t && doc);
   checkCases(*t, doc->root()["cases"], 140, false);
+}
+
+TEST(TokenizerReference, TiktokenManyScripts) {
+  auto t = kimiLike();
+  auto doc = readDocument(casesFile("kimi_cases.json"));
+  ASSERT_TRUE(t && doc);
+  checkCases(*t, doc->root()["cases"], 420, true);
+  EXPECT_TRUE(doc->status().ok()) << doc->status().message();
+}
+
+TEST(TokenizerReference, TiktokenDecodesPartsOfCharacters) {
+  auto t = kimiLike();
+  auto doc = readDocument(casesFile("kimi_cases.json"));
+  ASSERT_TRUE(t && doc);
+  JsonValue cases = doc->root()["decoded"];
+  ASSERT_GE(cases.size(), 200u);
+  for (JsonValue one : cases.elements()) {
+    Ids ids = readIds(one["ids"]);
+    auto text = t->decode(ids, /*skipSpecial=*/false);
+    ASSERT_TRUE(text.ok());
+    EXPECT_EQ(*text, one["text"].string()) << one.dump();
+    StreamDecoder stream(*t, /*skipSpecial=*/false);
+    std::string joined;
+    for (int32_t id : ids)
+      joined += *stream.push(id);
+    EXPECT_EQ(joined + stream.finish(), *text) << one.dump();
+  }
+  EXPECT_TRUE(doc->status().ok()) << doc->status().message();
+}
+
+TEST(TokenizerReference, TiktokenRandomTexts) {
+  auto t = kimiLike();
+  auto doc = readDocument(casesFile("kimi_random.json"));
+  ASSERT_TRUE(t && doc);
+  ASSERT_GE(doc->root().size(), 4000u);
+  for (JsonValue one : doc->root().elements()) {
+    std::string text = one.at(0).string();
+    Ids want;
+    for (size_t i = 1; i < one.size(); ++i)
+      want.push_back(static_cast<int32_t>(one.at(i).integer(0, 1 << 20)));
+    Ids ids = encode(*t, text);
+    EXPECT_EQ(ids, want) << one.dump();
+    auto back = t->decode(ids, /*skipSpecial=*/false);
+    ASSERT_TRUE(back.ok());
+    EXPECT_EQ(*back, text);
+  }
+  EXPECT_TRUE(doc->status().ok()) << doc->status().message();
 }
 
 TEST(TokenizerReference, PatternsSplitAsOniguruma) {

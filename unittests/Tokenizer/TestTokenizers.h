@@ -26,6 +26,10 @@ inline std::filesystem::path casesFile(const char *name) {
   return std::filesystem::path(MLA_TOKENIZER_CASES) / name;
 }
 
+inline std::unique_ptr<Tokenizer> kimiLike() {
+  return mustLoad(casesFile("kimi_like"));
+}
+
 /// The parts of the smallest file that is accepted: 256 bytes, "ab" (256), and
 /// the special token "<s>" (257). Tests change a copy.
 inline nlohmann::json smallFile() {

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Writes the reference cases of these tests with Hugging Face's tokenizers.
+"""Writes the reference cases of these tests with Hugging Face's tokenizers and
+with tiktoken.
 
-    pip install tokenizers==0.23.3
+    pip install tokenizers==0.23.3 tiktoken==0.14.0
     python3 make_cases.py    # in this folder
 
 The tests read the files that this leaves here and need no Python. Texts hold
 only characters that Unicode 14 knows, since the version of PCRE2's tables may be
 as old as that.
 """
+import base64
 import json
 import pathlib
 import random
 
+import tiktoken
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models,
                         pre_tokenizers, processors, trainers)
 
@@ -177,6 +180,141 @@ def kjv():
     write("kjv_cases.json", {"cases": cases(tok, some)})
 
 
+# As published beside Kimi-K2's tiktoken.model.
+UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+ENGLISH = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+KIMI = "|".join([
+    r"[\p{Han}]+",
+    r"[^\r\n\p{L}\p{N}]?" + UPPER + "*" + LOWER + "+" + ENGLISH,
+    r"[^\r\n\p{L}\p{N}]?" + UPPER + "+" + LOWER + "*" + ENGLISH,
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+
+KIMI_POOLS = ["ǅǈǋǲᾈᾏῼ", "ʰʲˀˠᵃー々〻ゝ", "⼀⼁⺀〇〆〡", "getUserName", "XMLHttpRequest", "iPhone",
+              "漢字", "A", "a", "'S", "'LL", "'Re", "ΑΒΓΔ", "éÉ", "가나", "12", "345", "6"]
+KIMI_FIXED = [
+    "getUserName XMLHttpRequest iPhone eBay HTTPServer2Go parseJSON", "ǅungla ǈubav ǋ ᾈδης aǅ ǅA",
+    "ʰa aʰ Aʰ ʰA xʰy XʰY ˀ ʻokina", "人々 〇一二 ⼀⼁漢 ⺀a 〆切 〡〢",
+    "漢字abc漢字ABC漢Abc 漢 a漢 A漢", "1 22 333 4444 55555 666666 7777777",
+    "IT'S it's It'S we'LL we'll WE'Ll I'd I'D o'clock 'S 'LL", "'s' 't 'RE're DON'T've x'ſ ſ's",
+    "a'b'c''d'''s", "e\u0301E\u0301 \u0301a \u0301A 漢\u0301a A\u0301\u0308b",
+    "-abc _abc /Abc (ABC) \"Abc\" #Tag @User $x ¿Qué? “Abc”",
+    "\tabc \tABC\n\tdef\r\n\tGhi \u3000abc\u00a0Abc", "привет Привет ПРИВЕТ ПриВет",
+    "καλημέρα Καλημέρα ΚΑΛΗΜΕΡΑ", "한국어ABC 한국어abc", "ひらがなカタカナ漢字ABC", "ไทยABC ไทยabc",
+    "नमस्तेABC", "שלוםABC", "مرحباABC", "zebrafish zebrafish", " zebrafish\nzebrafish", "x" * 300,
+    "Xx" * 150, "xX" * 150, "漢a" * 60, "A" * 200, "ʰ" * 80, "\u0301" * 80,
+]
+
+
+def kimi_ranks():
+    """Bytes in a random order, then tokens trained on the corpus and tokens that
+    cut across those, in an order that no training gives."""
+    rng = random.Random(7)
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(KIMI), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tok.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tok.train_from_iterator(corpus() + KIMI_FIXED * 3, trainers.BpeTrainer(
+        vocab_size=1200, initial_alphabet=alphabet, show_progress=False))
+    spells = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    bytes_of = {chr(b): b for b in spells}
+    for b in range(256):
+        if b not in spells:
+            bytes_of[chr(256 + len(bytes_of) - len(spells))] = b
+    assert sorted(bytes_of) == sorted(alphabet)
+    trained = [bytes(bytes_of[c] for c in t)
+               for t, _ in sorted(tok.get_vocab().items(), key=lambda e: e[1]) if len(t) > 1]
+    words = [w.encode() for t in corpus() for w in t.split(" ") if 2 < len(w) < 20]
+    across = []
+    for _ in range(300):
+        word = b" " * rng.randrange(2) + rng.choice(words)
+        begin = rng.randrange(len(word) - 1)
+        across.append(word[begin:begin + rng.randint(2, 7)])
+    longer = [t for t in dict.fromkeys(trained + across + [b" zebrafish"]) if len(t) > 1]
+    # Neighbours change places, so that a part may come after the whole.
+    longer = [t for _, t in sorted((i + rng.gauss(0, 60), t) for i, t in enumerate(longer))]
+    single = [bytes([b]) for b in range(256)]
+    rng.shuffle(single)
+    return {t: rank for rank, t in enumerate(single + longer)}
+
+
+def kimi():
+    """tiktoken.model and tokenizer_config.json in the form of Kimi-K2's."""
+    ranks = kimi_ranks()
+    base = len(ranks)
+    folder = HERE / "kimi_like"
+    folder.mkdir(exist_ok=True)
+    (folder / "tiktoken.model").write_text("".join(
+        f"{base64.b64encode(t).decode()} {r}\n" for t, r in ranks.items()))
+    named = {0: "[BOS]", 1: "[EOS]", 2: "<|im_end|>", 3: "<|im_user|>", 4: "<|im_assistant|>",
+             9: "[EOT]", 10: "<|im_system|>", 11: "<|tool_call_begin|>", 12: "<|tool_call_end|>",
+             17: "<|im_middle|>", 22: "<think>", 23: "</think>", 254: "[UNK]", 255: "[PAD]"}
+    shown = (11, 12, 22, 23)  # not "special": kept in decoded text
+    (folder / "tokenizer_config.json").write_text(json.dumps({
+        "added_tokens_decoder": {
+            str(base + i): {"content": t, "lstrip": False, "normalized": False, "rstrip": False,
+                            "single_word": False, "special": i not in shown}
+            for i, t in named.items()},
+        "additional_special_tokens": [named[i] for i in (2, 3, 4, 9, 10, 17)],
+        "bos_token": "[BOS]", "eos_token": "[EOS]", "pad_token": "[PAD]", "unk_token": "[UNK]",
+        "clean_up_tokenization_spaces": False, "tokenizer_class": "TikTokenTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]},
+        "chat_template": "{{ messages }}"}, indent=1) + "\n")
+    special = {named.get(i, f"<|reserved_token_{base + i}|>"): base + i for i in range(256)}
+    enc = tiktoken.Encoding("kimi_like", pat_str=KIMI, mergeable_ranks=ranks, special_tokens=special)
+
+    def encode(text, parse=True):
+        if parse:
+            return enc.encode(text, allowed_special="all")
+        return enc.encode(text, disallowed_special=())
+
+    extra = list(named.values()) + [f"<|reserved_token_{base + i}|>" for i in (5, 100)]
+    some = KIMI_FIXED + texts(8, 200, extra + KIMI_POOLS)
+    some += ["a" + t + "b" for t in extra] + [" " + t + " \n" + t for t in extra]
+    some += ["<|im_user|>user<|im_middle|>Hi!<|im_end|><|im_assistant|>assistant<|im_middle|><think>",
+             "<|im_end|", "<<|im_end|>>", f"<|reserved_token_{base + 256}|>",
+             f"<|reserved_token_{base}|>", "[BOS][BOS] [EOS]"]
+    out = [{"text": t, "ids": encode(t)} for t in some]
+    out += [{"text": t, "ids": encode(t, False), "parse": False} for t in some[-40:]]
+
+    # Bytes that are no text: as if decoded with U+FFFD for what is wrong.
+    rng = random.Random(9)
+    raw = [b"a\xffz", b"\xc3", b"\xe6\x83 x", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xc0\x80",
+           b"A\x80\x80b", b"\xf4\x90\x80\x80", b"<|im_end|>\xe2<|im_end|>"]
+    for t in rng.sample([t for t in some if len(t) > 4], 40):
+        data = bytearray(t.encode()[:60])
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        raw.append(bytes(data))
+    out += [{"hex": b.hex(), "ids": encode(b.decode("utf-8", "replace"))} for b in raw]
+
+    # Ids that no text gives, most of them parts of characters.
+    decoded = []
+    for _ in range(200):
+        below = rng.choice([256, 256, enc.n_vocab])
+        ids = [rng.randrange(below) for _ in range(rng.randint(1, 12))]
+        decoded.append({"ids": ids, "text": enc.decode(ids)})
+    note = ("Made by make_cases.py with tiktoken 0.14.0; all special tokens recognised unless a "
+            "case says otherwise; decoded with errors=\"replace\".")
+    lines = json.dumps({"note": note, "cases": out, "decoded": decoded}, separators=(",", ":"))
+    for key in ("text", "hex", "ids"):
+        lines = lines.replace(',{"' + key, ',\n{"' + key)
+    (HERE / "kimi_cases.json").write_text(lines + "\n")
+
+    # Many short random texts, one a line: the text, then its ids.
+    pools = POOLS + KIMI_POOLS + extra
+    lines = []
+    for _ in range(4000):
+        text = ""
+        for pool in rng.choices(pools, k=rng.randint(1, 4)):
+            text += pool if pool in extra or len(pool) < 3 else "".join(
+                rng.choice(pool) for _ in range(rng.randint(1, 3)))
+        lines.append(json.dumps([text, *encode(text)], ensure_ascii=False, separators=(",", ":")))
+    (HERE / "kimi_random.json").write_text("[" + ",\n".join(lines) + "]\n", encoding="utf-8")
+
+
 PATTERNS = [
     LLAMA3,
     r"\p{N}{1,3}",
@@ -185,7 +323,7 @@ PATTERNS = [
     # DeepSeek-V2's
     "[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥\u0800-一가-\ud7ff]+", r"\s+$",
     # Kimi-K2's, with intersections
-    r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    KIMI,
     # cl100k with possessive repeats; GPT-4o style
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
     # Single differences between the two libraries
@@ -213,4 +351,5 @@ if __name__ == "__main__":
     glm_like()
     gpt2_like()
     kjv()
+    kimi()
     patterns()

@@ -263,8 +263,8 @@ mla::emitHostPlan(ModuleOp module, const ModelConfig &config,
     return toError(hash.status());
   plan->libraryHash = *hash;
   std::filesystem::path model = config.file.parent_path();
-  for (const char *name : {"tokenizer.json", "tokenizer_config.json",
-                           "generation_config.json"}) {
+  for (const char *name : {"tokenizer.json", "tiktoken.model",
+                           "tokenizer_config.json", "generation_config.json"}) {
     std::error_code ec;
     if (!std::filesystem::is_regular_file(model / name, ec))
       continue;
