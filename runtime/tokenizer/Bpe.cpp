@@ -9,16 +9,20 @@
 namespace mla {
 
 void Bpe::mergeByRank() {
-  for (const auto &[word, id] : words) {
-    std::string_view whole = word;
-    for (size_t cut = 1; cut < whole.size(); ++cut) {
-      auto left = words.find(whole.substr(0, cut));
-      if (left == words.end())
-        continue;
-      auto right = words.find(whole.substr(cut));
-      if (right != words.end())
-        setMerge(left->second, right->second, static_cast<uint32_t>(id), id);
-    }
+  // In the order of their bytes, words come after their prefixes: a stack holds
+  // those of the present word that are words, which are all left sides of it.
+  std::vector<std::pair<std::string_view, int32_t>> sorted(words.begin(),
+                                                           words.end());
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<std::pair<std::string_view, int32_t>> prefixes;
+  merges.reserve(2 * words.size());
+  for (auto [word, id] : sorted) {
+    while (!prefixes.empty() && !word.starts_with(prefixes.back().first))
+      prefixes.pop_back();
+    for (auto [left, leftId] : prefixes)
+      if (auto right = words.find(word.substr(left.size())); right != words.end())
+        setMerge(leftId, right->second, static_cast<uint32_t>(id), id);
+    prefixes.emplace_back(word, id);
   }
 }
 

@@ -126,4 +126,38 @@ Result<std::string> translateProperty(std::string_view name, bool negated) {
   return propertyItem(found, negated);
 }
 
+std::optional<std::string> otherCategories(std::string_view items) {
+  std::string given = " "; // " Lu M "
+  while (!items.empty()) {
+    size_t close = items.find('}');
+    if (!items.starts_with("\\p{") || close == std::string_view::npos)
+      return std::nullopt;
+    std::string name(items.substr(3, close - 3));
+    if (categories.find(" " + name + " ") == std::string_view::npos)
+      return std::nullopt;
+    given += name + " ";
+    items.remove_prefix(close + 1);
+  }
+  auto has = [&](std::string_view name) {
+    return given.find(std::string(" ").append(name) + " ") != std::string::npos;
+  };
+  // `categories` has each major category before its parts.
+  std::string others;
+  bool majorGiven = false, partGiven = false;
+  for (std::string_view rest = categories.substr(1); !rest.empty();) {
+    std::string_view name = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(name.size() + 1);
+    if (name.size() == 1) {
+      majorGiven = has(name);
+      // Whole where no part of it was given.
+      partGiven = given.find(std::string(" ").append(name)) != std::string::npos;
+      if (!partGiven)
+        others += propertyItem(name);
+    } else if (partGiven && !majorGiven && !has(name)) {
+      others += propertyItem(name);
+    }
+  }
+  return others;
+}
+
 } // namespace mla

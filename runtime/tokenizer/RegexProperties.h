@@ -8,6 +8,7 @@
 #define MLA_RUNTIME_TOKENIZER_REGEXPROPERTIES_H
 
 #include "mla/Support/Status.h"
+#include <optional>
 #include <string_view>
 
 namespace mla {
@@ -15,6 +16,10 @@ namespace mla {
 /// The item for the property `name` (as between the braces, without "^"), fit
 /// for use inside and outside of brackets.
 Result<std::string> translateProperty(std::string_view name, bool negated);
+
+/// For items that are general categories and nothing else ("\p{Lu}\p{M}"): the
+/// items of all other categories. Each character is of exactly one category.
+std::optional<std::string> otherCategories(std::string_view items);
 
 } // namespace mla
 

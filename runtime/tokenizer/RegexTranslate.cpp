@@ -8,6 +8,8 @@
 #include "runtime/tokenizer/RegexProperties.h"
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 namespace mla {
 
@@ -51,6 +53,12 @@ private:
   Result<Escape> escape(bool inClass);
   Result<std::string> property();
   Result<std::string> codePoint(char kind);
+  /// What stands on one side of "&&" in a class, or the whole of it.
+  struct Operand {
+    std::string items;
+    std::vector<std::string> nested;
+    std::optional<std::string> complement() const;
+  };
   Result<std::string> charClass(int depth);
 
   bool at(std::string_view s) const { return in.substr(pos, s.size()) == s; }
@@ -62,6 +70,7 @@ private:
   std::string_view in;
   size_t pos = 0;
   std::string out;
+  std::vector<bool> caseless{false}; ///< of the groups that are open
 };
 
 Result<std::string> Translator::run() {
@@ -83,6 +92,12 @@ Result<std::string> Translator::run() {
     }
     case '(':
       MLA_RETURN_IF_ERROR(group());
+      break;
+    case ')':
+      out += c;
+      ++pos;
+      if (caseless.size() > 1) // Else PCRE2 reports it.
+        caseless.pop_back();
       break;
     case '{':
       MLA_RETURN_IF_ERROR(interval());
@@ -106,6 +121,9 @@ Result<std::string> Translator::run() {
 Status Translator::group() {
   if (at("(*"))
     return refuse("\"(*\"");
+  // "(?i)" opens no group.
+  if (!at("(?i)"))
+    caseless.push_back(caseless.back());
   if (!at("(?")) {
     out += in[pos++];
     return {};
@@ -119,6 +137,7 @@ Status Translator::group() {
   }
   for (std::string_view flag : {"(?i:", "(?-i:"}) {
     if (at(flag)) {
+      caseless.back() = flag == "(?i:";
       out += flag;
       pos += flag.size();
       return {};
@@ -127,6 +146,7 @@ Status Translator::group() {
   // In the middle of a pattern, "(?i)" encloses the alternatives after it in
   // Oniguruma but not in PCRE2; at the front there is no difference.
   if (at("(?i)") && pos == 0) {
+    caseless.back() = true;
     out += "(?i)";
     pos += 4;
     return {};
@@ -290,6 +310,17 @@ Result<std::string> Translator::property() {
   return item;
 }
 
+/// The items of the characters that are not of this operand, if it is "[^...]"
+/// alone or consists of categories.
+std::optional<std::string> Translator::Operand::complement() const {
+  if (nested.empty() && !items.empty())
+    return otherCategories(items);
+  // Whatever is no plain class begins with "(?".
+  if (items.empty() && nested.size() == 1 && nested[0].starts_with("[^"))
+    return nested[0].substr(2, nested[0].size() - 3);
+  return std::nullopt;
+}
+
 /// One bracketed class. Oniguruma's nested and intersected classes become
 /// lookaheads and alternatives, which for single characters mean the same.
 Result<std::string> Translator::charClass(int depth) {
@@ -302,10 +333,6 @@ Result<std::string> Translator::charClass(int depth) {
   if (at("]"))
     return refuse("\"]\" as the first of a class");
 
-  struct Operand {
-    std::string items;
-    std::vector<std::string> nested;
-  };
   std::vector<Operand> operands(1);
   while (true) {
     if (pos >= in.size())
@@ -338,6 +365,20 @@ Result<std::string> Translator::charClass(int depth) {
 
   if (operands.size() == 1 && operands[0].nested.empty())
     return bracket(operands[0].items, negated);
+  // An intersection is the complement of what its sides lack together. Where
+  // that can be said, it is one class; a long run of it then takes no memory.
+  // (Without regard to case, the complement of a category is another matter.)
+  std::string lacking;
+  bool single = operands.size() > 1 && !caseless.back();
+  for (const Operand &operand : operands) {
+    std::optional<std::string> items = operand.complement();
+    single = single && items;
+    if (single)
+      lacking += *items;
+  }
+  if (single && !lacking.empty())
+    return bracket(lacking, !negated);
+
   std::string body;
   for (size_t i = 0; i < operands.size(); ++i) {
     const Operand &operand = operands[i];

@@ -264,6 +264,47 @@ TEST(TokenizerLoad, ReadsTheConfiguration) {
           {{"added_tokens_decoder", {{"5", {{"content", "q1"}}}}}});
 }
 
+// As the GLM models have it: no template around the text (the chat template
+// writes "[gMASK]<sop>"), no BOS, a null "bos_token", and keys without effect.
+TEST(TokenizerLoad, AddsNothingAsGlm) {
+  auto text = readFile(casesFile("glm_like_tokenizer.json"));
+  ASSERT_TRUE(text.ok());
+  json file = json::parse(*text);
+  file["post_processor"] = file["post_processor"]["processors"][0];
+  ASSERT_EQ(file["post_processor"]["type"], "ByteLevel");
+  json config = {
+      {"added_tokens_decoder",
+       {{"701", {{"content", "[gMASK]"}, {"special", true}}},
+        {"709", {{"content", "<think>"}, {"special", false}}}}},
+      {"additional_special_tokens", json::array({"[gMASK]", "<sop>"})},
+      {"extra_special_tokens", json::object()},
+      {"bos_token", nullptr},
+      {"eos_token", "<|end|>"},
+      {"pad_token", "<|end|>"},
+      {"do_lower_case", false},
+      {"remove_space", false},
+      {"padding_side", "left"},
+      {"tokenizer_class", "PreTrainedTokenizerFast"}};
+  auto t = load(file, config);
+  ASSERT_TRUE(t.ok()) << t.status().message();
+  EXPECT_EQ((*t)->bosId(), std::nullopt);
+  EXPECT_EQ((*t)->eosId(), 704);
+  EXPECT_EQ((*t)->padId(), 704);
+  EXPECT_TRUE((*t)->prefixIds().empty() && (*t)->suffixIds().empty());
+  std::string chat = "[gMASK]<sop><|user|>\nhi<think>";
+  Ids ids = encode(**t, chat, {}); // as in glm_like_cases.json
+  EXPECT_EQ(ids, (Ids{701, 702, 703, 198, 71, 72, 709}));
+  // What is not special stands in decoded text, and stays a token in a user's.
+  EXPECT_EQ(*(*t)->decode(ids), "\nhi<think>");
+  ids = encode(**t, chat, {true, false});
+  EXPECT_EQ(ids.back(), 709);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 701), 0);
+
+  config["additional_special_tokens"].push_back("<|new|>");
+  refuses(file, StatusCode::Invalid,
+          "/additional_special_tokens/2: \"<|new|>\" is not in", config);
+}
+
 TEST(TokenizerLoad, ReportsAllMistakesTogether) {
   auto file = smallFile();
   file["model"]["merges"] = json::array({"a zz", "b zz"});

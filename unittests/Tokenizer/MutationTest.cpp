@@ -19,8 +19,7 @@ constexpr const char *someTexts[] = {
     "漢字\u0301 é\u00a0 'Re ab abab", "\xff\xc3"};
 
 /// Returns whether the mutant was accepted.
-bool exercise(const std::string &file, const std::string &config) {
-  auto t = Tokenizer::fromText(file, config);
+bool exercise(Result<std::unique_ptr<Tokenizer>> t) {
   if (!t.ok()) {
     EXPECT_FALSE(t.status().message().empty());
     EXPECT_NE(t.status().code(), StatusCode::Internal) << t.status().message();
@@ -38,6 +37,10 @@ bool exercise(const std::string &file, const std::string &config) {
     }
   }
   return true;
+}
+
+bool exercise(const std::string &file, const std::string &config) {
+  return exercise(Tokenizer::fromText(file, config));
 }
 
 void collect(const json &value, const json::json_pointer &at,
@@ -177,6 +180,61 @@ TEST(TokenizerMutation, Bytes) {
   }
   for (size_t length = 0; length < file.size(); length += 97)
     EXPECT_FALSE(exercise(file.substr(0, length), ""));
+}
+
+TEST(TokenizerMutation, Tiktoken) {
+  auto ranks = readFile(casesFile("kimi_like/tiktoken.model"));
+  ASSERT_TRUE(ranks.ok());
+  const json config = readJson(casesFile("kimi_like/tokenizer_config.json"));
+  std::vector<json::json_pointer> places;
+  collect(config, json::json_pointer(), places);
+  std::vector<size_t> starts{0}; // of lines
+  for (size_t at = 0; (at = ranks->find('\n', at)) != std::string::npos;)
+    starts.push_back(++at);
+  starts.pop_back();
+  std::mt19937 random(4);
+  int accepted = 0;
+  for (int i = 0; i < 1500; ++i) {
+    std::string mutant = *ranks;
+    json mutantConfig = config;
+    size_t line = random() % starts.size(), begin = starts[line];
+    size_t at = begin + random() % (mutant.find('\n', begin) - begin + 1);
+    std::string other = mutant.substr(starts[random() % starts.size()]);
+    other.resize(other.find('\n') + 1);
+    switch (random() % 8) {
+    case 0:
+      mutant[at] = static_cast<char>(random());
+      break;
+    case 1:
+      mutant[at] = "ABCxyz0189+/= \r\n"[random() % 16];
+      break;
+    case 2:
+      mutant.erase(at, 1 + random() % 12);
+      break;
+    case 3:
+      mutant.insert(at, other);
+      break;
+    case 4:
+      mutant.insert(begin, random() % 2 ? "\n" : "\r\n");
+      break;
+    case 5: // The order of lines is free.
+      mutant.erase(begin, mutant.find('\n', begin) + 1 - begin);
+      mutant += ranks->substr(begin, ranks->find('\n', begin) + 1 - begin);
+      break;
+    case 6:
+      mutant.resize(at);
+      break;
+    default: {
+      const auto &place = places[1 + random() % (places.size() - 1)];
+      mutantConfig[place] = replacement(random);
+    }
+    }
+    SCOPED_TRACE("mutant " + std::to_string(i));
+    accepted += exercise(
+        Tokenizer::fromTiktokenText(mutant, mutantConfig.dump()));
+  }
+  EXPECT_GT(accepted, 1500 / 10);
+  EXPECT_LT(accepted, 1500 * 9 / 10);
 }
 
 } // namespace

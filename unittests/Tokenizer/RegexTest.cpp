@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/tokenizer/Regex.h"
+#include "runtime/tokenizer/Utf8.h"
 #include <chrono>
 #include <gtest/gtest.h>
 
@@ -36,6 +37,46 @@ TEST(TokenizerRegex, SpaceIsUnicodeWhiteSpace) {
 TEST(TokenizerRegex, ScriptIsNotScriptExtensions) {
   // U+3001 is of script Common; Han is among its extensions only.
   EXPECT_EQ(split("\\p{Han}+", "漢、字"), (Pieces{"漢", "、", "字"}));
+}
+
+/// Every character, in the order of code points.
+std::string allCharacters() {
+  std::string text;
+  for (char32_t c = 0; c <= 0x10FFFF; ++c)
+    if (c < 0xD800 || c > 0xDFFF)
+      appendCodePoint(c, text);
+  return text;
+}
+
+TEST(TokenizerRegex, IntersectionsAreOneClassWherePossible) {
+  // Against the general form, which a nested class enforces.
+  const std::string text = allCharacters();
+  for (auto [single, general] :
+       {std::pair("[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+",
+                  "(?:(?=[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}])[^\\p{Han}])+"),
+        std::pair("[\\p{L}\\p{Nd}&&[^\\p{Greek}a-m]]+",
+                  "(?:(?=[\\p{L}\\p{Nd}])[^\\p{Greek}a-m])+"),
+        std::pair("[^\\p{C}\\p{Zs}&&[^\\x{20}-\\x{FF}]]+",
+                  "(?:(?![\\p{C}\\p{Zs}])(?:.|\\n)|[\\x{20}-\\x{FF}])+"),
+        std::pair("[\\p{L}\\p{P}&&[^\\p{Han}]&&\\p{Lo}\\p{Po}]+",
+                  "(?:(?![\\p{Han}])[\\p{Lo}\\p{Po}])+")}) {
+    auto rewritten = translateOniguruma(single);
+    ASSERT_TRUE(rewritten.ok());
+    EXPECT_EQ(rewritten->find('('), std::string::npos) << *rewritten;
+    Pieces pieces = split(single, text);
+    EXPECT_GT(pieces.size(), 3u);
+    EXPECT_EQ(pieces, split(general, text)) << single;
+  }
+  for (const char *other : {"(?i:[\\p{Lu}&&[^\\p{Han}]])", "[a-z&&[^aeiou]]",
+                            "(?i)[\\p{Lu}&&[^\\p{Han}]]",
+                            "(?i:a(b)[\\p{Lu}&&[^\\p{Han}]])"}) {
+    auto rewritten = translateOniguruma(other);
+    ASSERT_TRUE(rewritten.ok());
+    EXPECT_NE(rewritten->find("(?="), std::string::npos) << *rewritten;
+  }
+  auto after = translateOniguruma("(?i:'s)?[\\p{Lu}&&[^\\p{Han}]]");
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(after->find("(?="), std::string::npos) << *after;
 }
 
 TEST(TokenizerRegex, EmptyMatchesOnlyCut) {
