@@ -20,7 +20,8 @@ void Bpe::mergeByRank() {
     while (!prefixes.empty() && !word.starts_with(prefixes.back().first))
       prefixes.pop_back();
     for (auto [left, leftId] : prefixes)
-      if (auto right = words.find(word.substr(left.size())); right != words.end())
+      if (auto right = words.find(word.substr(left.size()));
+          right != words.end())
         setMerge(leftId, right->second, static_cast<uint32_t>(id), id);
     prefixes.emplace_back(word, id);
   }

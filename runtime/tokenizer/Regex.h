@@ -4,6 +4,9 @@
 // Here they are rewritten (translateOniguruma) into what means the same to
 // PCRE2, and run with it. What cannot be rewritten faithfully is Unsupported.
 //
+// tiktoken runs its patterns with Rust's regex crate, in a syntax of which the
+// one pattern that matters (TiktokenLoader.cpp) is read the same way.
+//
 // Two differences remain. PCRE2's Unicode tables may be older or newer than
 // those of Hugging Face's library (10.42 has Unicode 14, tokenizers 0.23 has
 // 16; characters that both know split alike). And (?i) folds characters one by

@@ -150,7 +150,8 @@ std::optional<std::string> otherCategories(std::string_view items) {
     if (name.size() == 1) {
       majorGiven = has(name);
       // Whole where no part of it was given.
-      partGiven = given.find(std::string(" ").append(name)) != std::string::npos;
+      partGiven =
+          given.find(std::string(" ").append(name)) != std::string::npos;
       if (!partGiven)
         others += propertyItem(name);
     } else if (partGiven && !majorGiven && !has(name)) {

@@ -161,25 +161,26 @@ Status TokenizerLoader::readRanks(std::string_view text) {
   return {};
 }
 
-/// The special tokens follow the ranks, so there must be no hole below them; and
-/// a text may have any byte. `lastLine` is where the largest rank stands.
+/// The special tokens follow the ranks, so there must be no hole below them;
+/// and a text may have any byte. `lastLine` is where the largest rank stands.
 Status TokenizerLoader::checkRanks(size_t count, size_t lastLine) {
   const auto &pieces = parts->pieces;
   if (count < pieces.size()) {
     auto hole = std::find_if(pieces.begin(), pieces.end(),
                              [](const Piece &piece) { return !piece.known; });
-    return invalid(
-        parts->name + ":" + std::to_string(lastLine) +
-        ": expected the ranks of " + std::to_string(count) + " tokens to be 0 to " +
-        std::to_string(count - 1) + ", found " +
-        std::to_string(pieces.size() - 1) + ", while no line has rank " +
-        std::to_string(hole - pieces.begin()));
+    return invalid(parts->name + ":" + std::to_string(lastLine) +
+                   ": expected the ranks of " + std::to_string(count) +
+                   " tokens to be 0 to " + std::to_string(count - 1) +
+                   ", found " + std::to_string(pieces.size() - 1) +
+                   ", while no line has rank " +
+                   std::to_string(hole - pieces.begin()));
   }
   for (int byte = 0; byte < 256; ++byte) {
     if (parts->ids.contains(spellByte(static_cast<uint8_t>(byte))))
       continue;
     constexpr char hex[] = "0123456789abcdef";
-    return invalid(parts->name + ": expected a token for each byte, found none for 0x" +
+    return invalid(parts->name +
+                   ": expected a token for each byte, found none for 0x" +
                    std::string{hex[byte >> 4], hex[byte & 15]} + " among " +
                    std::to_string(count) + " tokens");
   }

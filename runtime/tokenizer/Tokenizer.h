@@ -3,8 +3,8 @@
 // Part of mla. A byte-level BPE tokenizer, read from Hugging Face's
 // tokenizer.json or from Kimi's tiktoken.model, with tokenizer_config.json
 // beside it. It gives the ids that the `tokenizers` or the `tiktoken` library
-// gives, or an error at load that names what this reader does not do; nothing is
-// ignored that could change an id.
+// gives, or an error at load that names what this reader does not do; nothing
+// is ignored that could change an id.
 //
 // Text that is not valid UTF-8 is encoded as if every maximal invalid part
 // were U+FFFD: the texts of both libraries are Unicode, and that is what their
@@ -12,8 +12,8 @@
 // errors="replace"). Decoding bytes that form no character gives U+FFFD by the
 // same rule.
 //
-// One difference to Kimi's own Python remains: before it calls tiktoken, it cuts
-// a text at every 400,000 characters and inside runs of more than 25,000
+// One difference to Kimi's own Python remains: before it calls tiktoken, it
+// cuts a text at every 400,000 characters and inside runs of more than 25,000
 // characters with or without white space, to spare tiktoken's stack. Here no
 // text is cut; the ids are those of tiktoken for the whole text.
 //
@@ -40,8 +40,8 @@ struct EncodeOptions {
   /// BOS). Set to false for text made by a chat template, which writes them.
   bool addSpecial = true;
   /// Recognise special tokens written in the text ("<｜User｜>"). Set to false
-  /// for text of a user, so that it cannot forge them. With tiktoken.model these
-  /// are all 256 added tokens, whatever their "special" says.
+  /// for text of a user, so that it cannot forge them. With tiktoken.model
+  /// these are all 256 added tokens, whatever their "special" says.
   bool parseSpecial = true;
 };
 

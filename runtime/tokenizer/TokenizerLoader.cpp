@@ -57,8 +57,8 @@ TokenizerLoader::loadJson(std::string_view json, std::string name,
 Result<std::unique_ptr<Tokenizer>>
 TokenizerLoader::finish(TokenizerSidecars sidecars) {
   if (!sidecars.config.empty()) {
-    MLA_ASSIGN_OR_RETURN(
-        auto doc, JsonDocument::parseText(sidecars.config, sidecars.configName));
+    MLA_ASSIGN_OR_RETURN(auto doc, JsonDocument::parseText(
+                                       sidecars.config, sidecars.configName));
     MLA_RETURN_IF_ERROR(orElse(*doc, readConfig(doc->root())));
   }
   if (!sidecars.chatTemplate.empty())

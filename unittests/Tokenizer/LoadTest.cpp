@@ -258,7 +258,8 @@ TEST(TokenizerLoad, ReadsTheConfiguration) {
           {{"bos_token", "<s>"}, {"add_bos_token", "yes"}});
   refuses(smallFile(), StatusCode::Invalid, "expected an object",
           json::array({1}));
-  refuses(smallFile(), StatusCode::Invalid, "expected as the key an id from 0 to 1048575",
+  refuses(smallFile(), StatusCode::Invalid,
+          "expected as the key an id from 0 to 1048575",
           {{"added_tokens_decoder", {{"9x", {{"content", "q1"}}}}}});
   refuses(smallFile(), StatusCode::Invalid, "is also that of",
           {{"added_tokens_decoder", {{"5", {{"content", "q1"}}}}}});

@@ -230,8 +230,8 @@ TEST(TokenizerMutation, Tiktoken) {
     }
     }
     SCOPED_TRACE("mutant " + std::to_string(i));
-    accepted += exercise(
-        Tokenizer::fromTiktokenText(mutant, mutantConfig.dump()));
+    accepted +=
+        exercise(Tokenizer::fromTiktokenText(mutant, mutantConfig.dump()));
   }
   EXPECT_GT(accepted, 1500 / 10);
   EXPECT_LT(accepted, 1500 * 9 / 10);

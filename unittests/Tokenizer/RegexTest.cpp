@@ -67,9 +67,9 @@ TEST(TokenizerRegex, IntersectionsAreOneClassWherePossible) {
     EXPECT_GT(pieces.size(), 3u);
     EXPECT_EQ(pieces, split(general, text)) << single;
   }
-  for (const char *other : {"(?i:[\\p{Lu}&&[^\\p{Han}]])", "[a-z&&[^aeiou]]",
-                            "(?i)[\\p{Lu}&&[^\\p{Han}]]",
-                            "(?i:a(b)[\\p{Lu}&&[^\\p{Han}]])"}) {
+  for (const char *other :
+       {"(?i:[\\p{Lu}&&[^\\p{Han}]])", "[a-z&&[^aeiou]]",
+        "(?i)[\\p{Lu}&&[^\\p{Han}]]", "(?i:a(b)[\\p{Lu}&&[^\\p{Han}]])"}) {
     auto rewritten = translateOniguruma(other);
     ASSERT_TRUE(rewritten.ok());
     EXPECT_NE(rewritten->find("(?="), std::string::npos) << *rewritten;

@@ -49,8 +49,8 @@ std::string join(const std::vector<std::string> &all,
 json config(int base, json named = json::object()) {
   json tokens = json::object();
   for (auto &[offset, content] : named.items())
-    tokens[std::to_string(base + std::stoi(offset))] = {
-        {"content", content}, {"special", true}};
+    tokens[std::to_string(base + std::stoi(offset))] = {{"content", content},
+                                                        {"special", true}};
   return {{"tokenizer_class", "TikTokenTokenizer"},
           {"added_tokens_decoder", tokens}};
 }
@@ -61,7 +61,8 @@ Result<std::unique_ptr<Tokenizer>> load(const std::string &ranks,
 }
 
 /// The files must be refused as Invalid, with exactly this message.
-void refuses(const std::vector<std::string> &ranks, const std::string &message) {
+void refuses(const std::vector<std::string> &ranks,
+             const std::string &message) {
   auto t = load(join(ranks), config(static_cast<int>(ranks.size())));
   ASSERT_FALSE(t.ok()) << "expected: " << message;
   EXPECT_EQ(t.status().code(), StatusCode::Invalid);
@@ -105,13 +106,13 @@ TEST(Tiktoken, LooksUpPiecesAndSpecialTokens) {
 }
 
 TEST(Tiktoken, MergesByRankAndTakesWholeWords) {
-  // "abcd" is no merge of two tokens; "bc" comes before "ab".
-  auto t = load(join(lines({"bc", "ab", "abc", "cc"})), config(260));
+  auto t = load(join(lines({"bc", "ab", "cc", "bcd", "cd"})), config(261));
   ASSERT_TRUE(t.ok()) << t.status().message();
-  EXPECT_EQ(encode(**t, "abc"), (Ids{258}));
-  EXPECT_EQ(encode(**t, "xabc"), (Ids{'x', 258})); // a + bc
-  EXPECT_EQ(encode(**t, "xabx"), (Ids{'x', 257, 'x'}));
-  EXPECT_EQ(encode(**t, "xccc"), (Ids{'x', 259, 'c'}));
+  EXPECT_EQ(encode(**t, "abc"), (Ids{'a', 256})); // "ab" comes after "bc".
+  EXPECT_EQ(encode(**t, "abx"), (Ids{257, 'x'}));
+  EXPECT_EQ(encode(**t, "xccc"), (Ids{'x', 258, 'c'})); // leftmost of equals
+  EXPECT_EQ(encode(**t, "xbcd"), (Ids{'x', 259}));      // bc + d
+  EXPECT_EQ(encode(**t, "ccd"), (Ids{258, 'd'}));
   // As a whole word only: "aqz" has no part of two bytes.
   t = load(join(lines({"aqz"})), config(257));
   ASSERT_TRUE(t.ok()) << t.status().message();
@@ -178,8 +179,9 @@ TEST(Tiktoken, ReportsWrongRanks) {
   all['q'] = base64("ab") + " 113";
   refuses(all, "K/tiktoken.model: expected a token for each byte, found none "
                "for 0x71 among 256 tokens");
-  refuses({}, "K/tiktoken.model: expected a token for each byte, found none for "
-              "0x00 among 0 tokens");
+  refuses({},
+          "K/tiktoken.model: expected a token for each byte, found none for "
+          "0x00 among 0 tokens");
 }
 
 TEST(Tiktoken, ReportsWrongConfigurations) {
@@ -242,7 +244,7 @@ TEST(Tiktoken, LongWordsTakeNoQuadraticTime) {
   for (const char *unit : {"a", "A", "aB", "é", "ก", "漢", "\u0301", "ʰ", "!",
                            "1", " ", "\n", "'s"}) {
     std::string text;
-    while (text.size() < (2 << 20))
+    while (text.size() < (1 << 20))
       text += unit;
     Ids ids = encode(*t, text);
     EXPECT_EQ(*t->decode(ids), text);
@@ -256,9 +258,9 @@ TEST(Tiktoken, FolderPrefersTokenizerJson) {
   std::filesystem::create_directories(folder);
   auto none = Tokenizer::fromFile(folder);
   EXPECT_EQ(none.status().code(), StatusCode::NotFound);
-  EXPECT_NE(none.status().message().find(
-                "neither tokenizer.json nor tiktoken.model"),
-            std::string::npos);
+  EXPECT_NE(
+      none.status().message().find("neither tokenizer.json nor tiktoken.model"),
+      std::string::npos);
   auto write = [&](const char *name, const std::string &text) {
     std::ofstream(folder / name) << text;
   };
