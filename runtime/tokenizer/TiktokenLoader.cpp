@@ -17,6 +17,7 @@ namespace mla {
 
 namespace {
 constexpr int32_t reservedCount = 256;
+constexpr int64_t maxRank = maxTokenId - reservedCount;
 // Each cut of a token is looked up, so a token must not be huge.
 constexpr size_t maxTokenBytes = 4096;
 
@@ -82,6 +83,31 @@ std::string spellBytes(std::string_view bytes) {
     out += spellByte(static_cast<uint8_t>(c));
   return out;
 }
+
+struct RankLine {
+  std::string bytes;
+  int32_t rank = -1;
+};
+
+Result<RankLine> readLine(std::string_view line) {
+  size_t space = std::min(line.find(' '), line.size());
+  std::string_view token = line.substr(0, space);
+  std::string_view digits = line.substr(std::min(space + 1, line.size()));
+  if (token.empty() || digits.empty())
+    return invalid("expected a token in base64, a space and its rank, found " +
+                   quoted(line));
+  std::optional<std::string> bytes = decodeBase64(token);
+  if (!bytes || bytes->empty() || bytes->size() > maxTokenBytes)
+    return invalid("expected 1 to " + std::to_string(maxTokenBytes) +
+                   " bytes in base64, found " + quoted(token));
+  int32_t rank = -1;
+  const char *digitsEnd = digits.data() + digits.size();
+  auto [end, error] = std::from_chars(digits.data(), digitsEnd, rank);
+  if (error != std::errc() || end != digitsEnd || rank < 0 || rank > maxRank)
+    return invalid("expected a rank from 0 to " + std::to_string(maxRank) +
+                   ", found " + quoted(digits));
+  return RankLine{*std::move(bytes), rank};
+}
 } // namespace
 
 Result<std::unique_ptr<Tokenizer>>
@@ -114,46 +140,29 @@ Status TokenizerLoader::readRanks(std::string_view text) {
       line.remove_suffix(1);
     if (line.empty())
       continue;
-    auto wrong = [&](const std::string &what) {
-      return invalid(parts->name + ":" + std::to_string(number) + ": " + what);
-    };
-
-    size_t space = std::min(line.find(' '), line.size());
-    std::string_view token = line.substr(0, space);
-    std::string_view digits = line.substr(std::min(space + 1, line.size()));
-    if (token.empty() || digits.empty())
-      return wrong("expected a token in base64, a space and its rank, found " +
-                   quoted(line));
-    std::optional<std::string> bytes = decodeBase64(token);
-    if (!bytes || bytes->empty() || bytes->size() > maxTokenBytes)
-      return wrong("expected 1 to " + std::to_string(maxTokenBytes) +
-                   " bytes in base64, found " + quoted(token));
-    int32_t rank = -1;
-    const char *digitsEnd = digits.data() + digits.size();
-    auto [end, error] = std::from_chars(digits.data(), digitsEnd, rank);
-    if (error != std::errc() || end != digitsEnd || rank < 0 ||
-        rank > maxTokenId - reservedCount)
-      return wrong("expected a rank from 0 to " +
-                   std::to_string(maxTokenId - reservedCount) + ", found " +
-                   quoted(digits));
+    std::string where = parts->name + ":" + std::to_string(number);
+    Result<RankLine> read = readLine(line);
+    if (!read.ok())
+      return read.status().withContext(where);
+    auto &[bytes, rank] = *read;
 
     if (size_t(rank) >= parts->pieces.size())
       lastLine = number;
     Piece &piece = place(rank);
     if (piece.known)
-      return wrong("rank " + std::to_string(rank) + " is also that of \"" +
-                   piece.spelled + "\"");
-    std::string spelled = spellBytes(*bytes);
+      return invalid(where + ": rank " + std::to_string(rank) +
+                     " is also that of \"" + piece.spelled + "\"");
+    std::string spelled = spellBytes(bytes);
     auto [other, added] = parts->ids.emplace(spelled, rank);
     if (!added)
-      return wrong("the token \"" + spelled + "\" already has rank " +
-                   std::to_string(other->second));
+      return invalid(where + ": the token \"" + spelled +
+                     "\" already has rank " + std::to_string(other->second));
     piece.known = piece.inModel = true;
     piece.spelled = std::move(spelled);
-    piece.bytes = *bytes;
-    if (bytes->size() == 1)
-      parts->bpe.setByte(static_cast<uint8_t>(bytes->front()), rank);
-    parts->bpe.setWord(*std::move(bytes), rank);
+    piece.bytes = bytes;
+    if (bytes.size() == 1)
+      parts->bpe.setByte(static_cast<uint8_t>(bytes.front()), rank);
+    parts->bpe.setWord(std::move(bytes), rank);
     ++count;
   }
   MLA_RETURN_IF_ERROR(checkRanks(count, lastLine));

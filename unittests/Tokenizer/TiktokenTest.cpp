@@ -244,7 +244,7 @@ TEST(Tiktoken, LongWordsTakeNoQuadraticTime) {
   for (const char *unit : {"a", "A", "aB", "é", "ก", "漢", "\u0301", "ʰ", "!",
                            "1", " ", "\n", "'s"}) {
     std::string text;
-    while (text.size() < (1 << 20))
+    while (text.size() < (1 << 19))
       text += unit;
     Ids ids = encode(*t, text);
     EXPECT_EQ(*t->decode(ids), text);
