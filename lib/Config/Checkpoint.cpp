@@ -22,7 +22,6 @@ namespace fs = std::filesystem;
 namespace {
 /// The limit of the safetensors library. A length above it is garbage.
 constexpr uint64_t maxHeaderBytes = 100'000'000;
-constexpr std::string_view textPrefix = "language_model.";
 constexpr const char *indexName = "model.safetensors.index.json";
 
 /// Collects messages, one a line, up to a number that fits a terminal.
@@ -196,11 +195,16 @@ Result<std::map<std::string, std::string>> readIndex(const fs::path &folder) {
 }
 
 std::string withoutPrefix(const std::string &name) {
-  return name.compare(0, textPrefix.size(), textPrefix) == 0
-             ? name.substr(textPrefix.size())
-             : name;
+  return std::string(Checkpoint::textName(name));
 }
 } // namespace
+
+std::string_view Checkpoint::textName(std::string_view name) {
+  constexpr std::string_view prefix = "language_model.";
+  if (name.starts_with(prefix))
+    name.remove_prefix(prefix.size());
+  return name;
+}
 
 Result<Checkpoint> Checkpoint::open(const fs::path &folder) {
   Checkpoint out;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -48,6 +49,8 @@ public:
   /// The tensor `name`, given without the "language_model." prefix that
   /// multimodal checkpoints put before text tensors; null if absent.
   const TensorInfo *find(const std::string &name) const;
+  /// `name` without that prefix.
+  static std::string_view textName(std::string_view name);
   const std::vector<TensorInfo> &tensors() const { return all; }
   const std::vector<CheckpointFile> &files() const { return shards; }
   const std::filesystem::path &folder() const { return root; }
