@@ -84,9 +84,9 @@ StoredWeight WeightFinder::find(const ModelWeight &weight) {
   bool mayBePacked =
       weight.role != WeightRole::Plain && weight.shape.size() == 2;
   const TensorInfo *main = checkpoint.find(weight.name());
-  const TensorInfo *packed =
-      mayBePacked && !main ? checkpoint.find(module + ".weight_packed")
-                           : nullptr;
+  const TensorInfo *packed = mayBePacked && !main
+                                 ? checkpoint.find(module + ".weight_packed")
+                                 : nullptr;
   if (!main && !packed) {
     absent.push_back(weight.name());
     return {config.dtype, {}};

@@ -77,9 +77,9 @@ WeightFinder::Unused WeightFinder::unused(bool tiedHead) const {
     ++groups[reason].tensors;
     groups[reason].bytes += tensor.bytes;
   }
-  groups[Drafting].what =
-      std::to_string(draftingLayers.size()) + " multi-token-prediction layer" +
-      (draftingLayers.size() == 1 ? "" : "s");
+  groups[Drafting].what = std::to_string(draftingLayers.size()) +
+                          " multi-token-prediction layer" +
+                          (draftingLayers.size() == 1 ? "" : "s");
   groups[Vision].what = "the vision model";
   groups[Scales].what = "activation and cache scales";
   groups[Tables].what = "rotary tables, which are computed from the config";

@@ -180,8 +180,8 @@ protected:
   std::map<std::string, StoredWeight> found;
 };
 
-const std::string gate = "model.layers.0.mlp.gate_proj"; // [96, 64]
-const std::string up = "model.layers.0.mlp.up_proj";     // [96, 64]
+const std::string gate = "model.layers.0.mlp.gate_proj";           // [96, 64]
+const std::string up = "model.layers.0.mlp.up_proj";               // [96, 64]
 const std::string expert = "model.layers.2.mlp.experts.5.up_proj"; // [32, 64]
 const std::string kv = "model.layers.0.self_attn.kv_a_proj_with_mqa"; // [48,64]
 
@@ -264,8 +264,8 @@ TEST_F(StoredWeightTest, BlocksThatAreCutAtTheEdges) {
                  {".weight_scale_inv", {"F32", {2, 2}}}});
   EXPECT_EQ(error(), "");
   tensors[gate + ".weight_scale_inv"].shape = {2, 1};
-  EXPECT_EQ(error(), "\n  " + gate +
-                         ".weight_scale_inv: expected [2, 2], found [2, 1]");
+  EXPECT_EQ(error(),
+            "\n  " + gate + ".weight_scale_inv: expected [2, 2], found [2, 1]");
   EXPECT_TRUE(found[gate + ".weight"].parts.empty());
   EXPECT_EQ(found[gate + ".weight"].format, Format::FP8Block);
 }
@@ -326,8 +326,8 @@ TEST_F(StoredWeightTest, EveryPartIsNeeded) {
         continue;
       }
       bool main = suffix == ".weight" || suffix == ".weight_packed";
-      EXPECT_EQ(error(), "\n  missing: " + module +
-                             (main ? ".weight" : suffix));
+      EXPECT_EQ(error(),
+                "\n  missing: " + module + (main ? ".weight" : suffix));
       EXPECT_TRUE(found[module + ".weight"].parts.empty());
       // The parts of what is missing are no riddle.
       EXPECT_EQ(finder->missing(),

@@ -119,9 +119,9 @@ std::string safetensors(const std::string &header, size_t dataBytes) {
 TestTensors plainTensors(const ModelConfig &config) {
   TestTensors out;
   for (const ModelWeight &weight : modelWeights(config))
-    out[weight.name()] = {
-        weight.suffix == ".e_score_correction_bias" ? "F32" : "BF16",
-        weight.shape};
+    out[weight.name()] = {weight.suffix == ".e_score_correction_bias" ? "F32"
+                                                                      : "BF16",
+                          weight.shape};
   return out;
 }
 

@@ -53,7 +53,8 @@ std::string configError(
 /// A safetensors file: length, header, `dataBytes` zeros.
 std::string safetensors(const std::string &header, size_t dataBytes);
 
-/// The tensors of a checkpoint to spoil, by name; zeros unless `bytes` is given.
+/// The tensors of a checkpoint to spoil, by name; zeros unless `bytes` is
+/// given.
 struct TestTensor {
   std::string dtype;
   std::vector<int64_t> shape;
