@@ -11,7 +11,6 @@
 #include <charconv>
 #include <cstring>
 #include <fcntl.h>
-#include <map>
 #include <set>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,7 +21,6 @@ namespace fs = std::filesystem;
 namespace {
 /// The limit of the safetensors library. A length above it is garbage.
 constexpr uint64_t maxHeaderBytes = 100'000'000;
-constexpr std::string_view textPrefix = "language_model.";
 constexpr const char *indexName = "model.safetensors.index.json";
 
 /// Collects messages, one a line, up to a number that fits a terminal.
@@ -173,34 +171,41 @@ void findGapsInSeries(const std::vector<std::string> &names,
   }
 }
 
-/// weight_map of the index: tensor to shard. Empty if there is no index.
-Result<std::map<std::string, std::string>> readIndex(const fs::path &folder) {
-  std::map<std::string, std::string> map;
+/// weight_map of the index: tensors and their shards, in the order of the file.
+using Index = std::vector<std::pair<std::string, std::string>>;
+
+/// Empty if there is no index.
+Result<Index> readIndex(const fs::path &folder) {
+  Index index;
   fs::path path = folder / indexName;
   std::error_code ec;
   if (!fs::exists(path, ec))
-    return map;
-  MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> document,
-                       JsonDocument::parseFile(path));
-  for (const auto &[tensor, file] : document->root()["weight_map"].members()) {
+    return index;
+  MLA_ASSIGN_OR_RETURN(std::string text, readFile(path));
+  auto visit = [&](const std::string &tensor, const JsonValue &file) {
     std::string name = file.string();
     // Also keeps the loader inside the folder.
-    if (file.isString() &&
-        (name.empty() || name.find('/') != std::string::npos ||
-         fs::path(name).extension() != ".safetensors"))
+    if (file.isString() && (name.find('/') != std::string::npos ||
+                            !name.ends_with(".safetensors")))
       file.fail("the name of a .safetensors file in the same folder");
-    map.emplace(tensor, std::move(name));
-  }
+    index.emplace_back(tensor, std::move(name));
+  };
+  MLA_ASSIGN_OR_RETURN(
+      std::unique_ptr<JsonDocument> document,
+      JsonDocument::parseMembers(text, path.string(), "weight_map", visit));
+  document->root()["weight_map"].members(); // Records if it is no object.
   MLA_RETURN_IF_ERROR(document->status());
-  return map;
+  return index;
 }
 
-std::string withoutPrefix(const std::string &name) {
-  return name.compare(0, textPrefix.size(), textPrefix) == 0
-             ? name.substr(textPrefix.size())
-             : name;
-}
 } // namespace
+
+std::string_view Checkpoint::textName(std::string_view name) {
+  constexpr std::string_view prefix = "language_model.";
+  if (name.starts_with(prefix))
+    name.remove_prefix(prefix.size());
+  return name;
+}
 
 Result<Checkpoint> Checkpoint::open(const fs::path &folder) {
   Checkpoint out;
@@ -238,38 +243,38 @@ Result<Checkpoint> Checkpoint::open(const fs::path &folder) {
     out.shards.push_back(std::move(shard));
     for (TensorInfo &tensor : *tensors) {
       tensor.file = file;
-      auto [at, fresh] = out.byName.emplace(
-          withoutPrefix(tensor.name), static_cast<uint32_t>(out.all.size()));
-      if (!fresh) {
-        const TensorInfo &other = out.all[at->second];
-        faults.add(folder.string() + ": tensor " + tensor.name + " of " + name +
-                   " is also in " + out.shards[other.file].name +
-                   (other.name == tensor.name ? "" : " as " + other.name));
-      }
       out.all.push_back(std::move(tensor));
     }
+  }
+  out.byName.reserve(out.all.size());
+  for (const TensorInfo &tensor : out.all) {
+    auto [at, fresh] = out.byName.emplace(textName(tensor.name), &tensor);
+    if (fresh)
+      continue;
+    const TensorInfo &other = *at->second;
+    faults.add(folder.string() + ": tensor " + tensor.name + " of " +
+               out.shards[tensor.file].name + " is also in " +
+               out.shards[other.file].name +
+               (other.name == tensor.name ? "" : " as " + other.name));
   }
 
   // What the index says must be true, though it need not say everything. If a
   // shard could not be read, that is the fault to report.
   if (!faults.any())
     for (const auto &[tensor, file] : index) {
-      auto at = out.byName.find(withoutPrefix(tensor));
-      std::string where =
-          at == out.byName.end()
-              ? "nowhere"
-              : "in " + out.shards[out.all[at->second].file].name;
-      if (where != "in " + file)
+      const TensorInfo *found = out.find(textName(tensor));
+      if (!found || out.shards[found->file].name != file)
         faults.add((folder / indexName).string() + ": expected tensor " +
-                   tensor + " in " + file + ", found it " + where);
+                   tensor + " in " + file + ", found it " +
+                   (found ? "in " + out.shards[found->file].name : "nowhere"));
     }
   MLA_RETURN_IF_ERROR(faults.status());
   return out;
 }
 
-const TensorInfo *Checkpoint::find(const std::string &name) const {
+const TensorInfo *Checkpoint::find(std::string_view name) const {
   auto at = byName.find(name);
-  return at == byName.end() ? nullptr : &all[at->second];
+  return at == byName.end() ? nullptr : at->second;
 }
 
 } // namespace mla

@@ -73,9 +73,10 @@ static TensorInfo readTensor(const std::string &name, const JsonValue &v,
     offsets.fail("an array of 2");
     return tensor;
   }
-  int64_t begin = offsets.at(0).integer(0, maxInteger);
-  int64_t end = offsets.at(1).integer(0, maxInteger);
-  if (!offsets.at(0).isInteger() || !offsets.at(1).isInteger())
+  JsonValue first = offsets.at(0), second = offsets.at(1);
+  int64_t begin = first.integer(0, maxInteger);
+  int64_t end = second.integer(0, maxInteger);
+  if (!first.isInteger() || !second.isInteger())
     return tensor;
   if (end < begin) {
     offsets.failWith("expected an end behind the begin, found " +
@@ -127,19 +128,17 @@ Result<std::vector<TensorInfo>>
 parseSafetensorsHeader(std::string_view json, uint64_t headerBytes,
                        uint64_t fileSize, const std::string &name) {
   // The format pads the header with spaces; JSON allows them.
-  MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> document,
-                       JsonDocument::parseText(json, name));
   std::vector<TensorInfo> tensors;
-  JsonValue root = document->root();
-  tensors.reserve(root.size());
-  for (const auto &[key, value] : root.members()) {
-    if (key == "__metadata__") {
+  auto visit = [&](const std::string &key, const JsonValue &value) {
+    if (key == "__metadata__")
       for (const auto &[unused, text] : value.members())
         text.string();
-      continue;
-    }
-    tensors.push_back(readTensor(key, value, headerBytes));
-  }
+    else
+      tensors.push_back(readTensor(key, value, headerBytes));
+  };
+  MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> document,
+                       JsonDocument::parseMembers(json, name, "", visit));
+  document->root().members(); // Records if the root is no object.
   MLA_RETURN_IF_ERROR(document->status());
   // Empty tensors share their offset with the next one and must come first.
   std::sort(tensors.begin(), tensors.end(),

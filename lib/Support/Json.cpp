@@ -8,6 +8,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 namespace mla {
 using nlohmann::json;
@@ -98,7 +99,7 @@ public:
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(std::string &k) override {
-    if (stack.back()->contains(k))
+    if (seen(k))
       return stop("the key " + shorten(dumpValue(json(k))) + " twice");
     pendingKey = k;
     return true;
@@ -114,12 +115,11 @@ public:
     return false;
   }
 
-private:
-  bool stop(std::string found) {
-    message = "found " + std::move(found) + ", which is refused";
-    return false;
-  }
-  json *place(json &&v) {
+protected:
+  /// Whether the object being read has the key `k` already.
+  virtual bool seen(const std::string &k) { return stack.back()->contains(k); }
+  /// Puts a value where it belongs.
+  virtual json *place(json &&v) {
     if (stack.empty()) {
       root = std::move(v);
       return &root;
@@ -131,8 +131,15 @@ private:
     }
     return &(parent[pendingKey] = std::move(v));
   }
+  /// `v` is complete.
+  virtual void done(json *) {}
+
+  bool stop(std::string found) {
+    message = "found " + std::move(found) + ", which is refused";
+    return false;
+  }
   bool add(json &&v) {
-    place(std::move(v));
+    done(place(std::move(v)));
     return true;
   }
   bool open(json &&v) {
@@ -142,13 +149,56 @@ private:
     return true;
   }
   bool close() {
+    json *v = stack.back();
     stack.pop_back();
+    done(v);
     return true;
   }
 
   json &root;
   std::vector<json *> stack;
   std::string pendingKey;
+};
+
+/// The same, but the members of one object go to a visitor, one at a time.
+class MemberBuilder : public TreeBuilder {
+public:
+  using Visit = std::function<void(const std::string &, const json &)>;
+  MemberBuilder(json &root, std::string_view object, Visit visit)
+      : TreeBuilder(root), object(object), visit(std::move(visit)) {}
+
+private:
+  bool inside() const { return owner && stack.back() == owner; }
+  bool seen(const std::string &k) override {
+    return inside() ? !keys.insert(k).second : TreeBuilder::seen(k);
+  }
+  json *place(json &&v) override {
+    if (!stack.empty() && inside()) {
+      memberKey = pendingKey;
+      member = std::move(v);
+      return &member;
+    }
+    bool here = object.empty() ? stack.empty()
+                               : stack.size() == 1 && root.is_object() &&
+                                     pendingKey == object;
+    json *at = TreeBuilder::place(std::move(v));
+    if (here && at->is_object())
+      owner = at;
+    return at;
+  }
+  void done(json *v) override {
+    if (v == &member)
+      visit(memberKey, member);
+    else if (v == owner)
+      owner = nullptr;
+  }
+
+  std::string_view object;
+  Visit visit;
+  json *owner = nullptr; ///< the object whose members are visited, while in it
+  std::unordered_set<std::string> keys; ///< of it
+  std::string memberKey;
+  json member;
 };
 
 const json *asJson(const void *node) { return static_cast<const json *>(node); }
@@ -160,19 +210,43 @@ const json *asJson(const void *node) { return static_cast<const json *>(node); }
 
 JsonDocument::~JsonDocument() = default;
 
+template <typename Builder>
+Status JsonDocument::build(std::string_view text, Builder &builder) {
+  // The entry point where exceptions of the JSON library end.
+  try {
+    if (!json::sax_parse(text.begin(), text.end(), &builder))
+      return invalid(fileName + ": " + builder.message);
+  } catch (const std::exception &e) {
+    return invalid(fileName + ": not valid JSON: " + e.what());
+  }
+  return {};
+}
+
 Result<std::unique_ptr<JsonDocument>>
 JsonDocument::parseText(std::string_view text, std::string name) {
   std::unique_ptr<JsonDocument> doc(new JsonDocument());
   doc->fileName = std::move(name);
   doc->tree = std::make_unique<Tree>();
-  // The entry point where exceptions of the JSON library end.
-  try {
-    TreeBuilder builder(doc->tree->root);
-    if (!json::sax_parse(text.begin(), text.end(), &builder))
-      return invalid(doc->fileName + ": " + builder.message);
-  } catch (const std::exception &e) {
-    return invalid(doc->fileName + ": not valid JSON: " + e.what());
-  }
+  TreeBuilder builder(doc->tree->root);
+  MLA_RETURN_IF_ERROR(doc->build(text, builder));
+  return doc;
+}
+
+Result<std::unique_ptr<JsonDocument>>
+JsonDocument::parseMembers(std::string_view text, std::string name,
+                           std::string_view object,
+                           const MemberVisitor &visit) {
+  std::unique_ptr<JsonDocument> doc(new JsonDocument());
+  doc->fileName = std::move(name);
+  doc->tree = std::make_unique<Tree>();
+  JsonValue owner = doc->root();
+  if (!object.empty())
+    owner = owner.below(nullptr, std::string(object));
+  MemberBuilder builder(doc->tree->root, object,
+                        [&](const std::string &key, const json &value) {
+                          visit(key, owner.below(&value, key));
+                        });
+  MLA_RETURN_IF_ERROR(doc->build(text, builder));
   return doc;
 }
 
@@ -182,7 +256,7 @@ JsonDocument::parseFile(const std::filesystem::path &path, uint64_t maxBytes) {
   return parseText(text, path.string());
 }
 
-JsonValue JsonDocument::root() { return JsonValue(this, &tree->root, ""); }
+JsonValue JsonDocument::root() { return JsonValue(this, &tree->root, {}); }
 
 Status JsonDocument::status() const {
   if (errors.empty())
@@ -213,21 +287,31 @@ bool JsonValue::isInteger() const {
 bool JsonValue::isNumber() const { return node && asJson(node)->is_number(); }
 bool JsonValue::isBoolean() const { return node && asJson(node)->is_boolean(); }
 
+JsonValue JsonValue::below(const void *child, std::string key) const {
+  return JsonValue(doc, child,
+                   std::make_shared<const Place>(Place{place, std::move(key)}));
+}
+
 JsonValue JsonValue::operator[](std::string_view key) const {
-  std::string path = where + "/" + escapePointer(key);
-  if (isObject()) {
-    auto it = asJson(node)->find(std::string(key));
-    if (it != asJson(node)->end())
-      return JsonValue(doc, &*it, std::move(path));
-  }
-  return JsonValue(doc, nullptr, std::move(path));
+  std::string name(key);
+  const void *child = nullptr;
+  if (isObject())
+    if (auto it = asJson(node)->find(name); it != asJson(node)->end())
+      child = &*it;
+  return below(child, std::move(name));
 }
 
 JsonValue JsonValue::at(size_t index) const {
-  std::string path = where + "/" + std::to_string(index);
-  if (isArray() && index < asJson(node)->size())
-    return JsonValue(doc, &(*asJson(node))[index], std::move(path));
-  return JsonValue(doc, nullptr, std::move(path));
+  bool inside = isArray() && index < asJson(node)->size();
+  return below(inside ? &(*asJson(node))[index] : nullptr,
+               std::to_string(index));
+}
+
+std::string JsonValue::pointer() const {
+  std::string text;
+  for (const Place *p = place.get(); p; p = p->above.get())
+    text.insert(0, "/" + escapePointer(p->key));
+  return text;
 }
 
 size_t JsonValue::size() const {
@@ -287,8 +371,7 @@ std::vector<std::pair<std::string, JsonValue>> JsonValue::members() const {
     return out;
   }
   for (auto it = asJson(node)->begin(); it != asJson(node)->end(); ++it)
-    out.emplace_back(it.key(), JsonValue(doc, &it.value(),
-                                         where + "/" + escapePointer(it.key())));
+    out.emplace_back(it.key(), below(&it.value(), it.key()));
   return out;
 }
 
@@ -297,8 +380,8 @@ void JsonValue::fail(std::string_view expected) const {
 }
 
 void JsonValue::failWith(std::string_view message) const {
-  doc->record(doc->name() + ": at " + (where.empty() ? "the root" : where) +
-              ": " + std::string(message));
+  doc->record(doc->name() + ": at " + (place ? pointer() : "the root") + ": " +
+              std::string(message));
 }
 
 std::string JsonValue::describe() const {

@@ -282,10 +282,10 @@ TEST(Checkpoint, EveryBrokenShardIsNamed) {
           "e.safetensors: expected a header of " +
           std::to_string(header) +
           " bytes, found a file of 20 (cut off?)\n"
-          "tensor x of f.safetensors is also in a.safetensors\n"
           "g.safetensors: expected a safetensors file, found 0 bytes\n"
           "h.safetensors: expected a file, found something else\n"
-          "i.safetensors: cannot be opened: No such file or directory");
+          "i.safetensors: cannot be opened: No such file or directory\n"
+          "tensor x of f.safetensors is also in a.safetensors");
 }
 
 TEST(Checkpoint, TwoTensorsOfOneName) {

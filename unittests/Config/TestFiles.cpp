@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "TestFiles.h"
+#include "mla/Config/StoredWeight.h"
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -113,6 +114,54 @@ std::string safetensors(const std::string &header, size_t dataBytes) {
   for (int i = 0; i < 8; ++i)
     out += static_cast<char>(header.size() >> (8 * i));
   return out + header + std::string(dataBytes, '\0');
+}
+
+TestTensors plainTensors(const ModelConfig &config) {
+  TestTensors out;
+  for (const ModelWeight &weight : modelWeights(config))
+    out[weight.name()] = {weight.suffix == ".e_score_correction_bias" ? "F32"
+                                                                      : "BF16",
+                          weight.shape};
+  return out;
+}
+
+void replaceWeight(TestTensors &tensors, const std::string &module,
+                   const TestTensors &parts) {
+  tensors.erase(module + ".weight");
+  for (const auto &[suffix, tensor] : parts)
+    tensors[module + suffix] = tensor;
+}
+
+void writeTensors(const TempFolder &folder, const TestTensors &tensors) {
+  struct Shard {
+    json header = json::object();
+    uint64_t end = 0;
+    std::vector<std::pair<uint64_t, std::string_view>> content;
+  };
+  std::map<std::string, Shard> shards;
+  for (const auto &[name, tensor] : tensors) {
+    Shard &shard = shards[tensor.shard];
+    uint64_t bytes = safetensorsElementBytes(tensor.dtype);
+    for (int64_t dim : tensor.shape)
+      bytes *= static_cast<uint64_t>(dim);
+    shard.header[name] = {{"dtype", tensor.dtype},
+                          {"shape", tensor.shape},
+                          {"data_offsets", {shard.end, shard.end + bytes}}};
+    if (!tensor.bytes.empty())
+      shard.content.emplace_back(shard.end, tensor.bytes);
+    shard.end += bytes;
+  }
+  for (const auto &[name, shard] : shards) {
+    std::string head = safetensors(shard.header.dump(), 0);
+    folder.write(name, head);
+    fs::resize_file(folder / name, head.size() + shard.end);
+    std::fstream file(folder / name,
+                      std::ios::binary | std::ios::in | std::ios::out);
+    for (const auto &[at, bytes] : shard.content) {
+      file.seekp(static_cast<std::streamoff>(head.size() + at));
+      file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    }
+  }
 }
 
 std::string without(std::string text, const std::string &part) {

@@ -8,6 +8,7 @@
 
 #include "mla/Config/ModelConfig.h"
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -51,6 +52,25 @@ std::string configError(
 
 /// A safetensors file: length, header, `dataBytes` zeros.
 std::string safetensors(const std::string &header, size_t dataBytes);
+
+/// The tensors of a checkpoint to spoil, by name; zeros unless `bytes` is
+/// given.
+struct TestTensor {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::string bytes = {};
+  std::string shard = "model.safetensors";
+};
+using TestTensors = std::map<std::string, TestTensor>;
+
+/// Every weight of `config`, unquantized, in BF16; correction biases in F32.
+TestTensors plainTensors(const ModelConfig &config);
+/// Replaces `module`.weight by the tensors that it has in another format.
+/// `parts` are suffixes with their tensors.
+void replaceWeight(TestTensors &tensors, const std::string &module,
+                   const TestTensors &parts);
+/// Writes the shards that the tensors name. Zeros become holes.
+void writeTensors(const TempFolder &folder, const TestTensors &tensors);
 
 /// `text` without any occurrence of `part`.
 std::string without(std::string text, const std::string &part);

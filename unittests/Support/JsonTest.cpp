@@ -113,6 +113,71 @@ TEST(Json, IntegersBeyond53BitsAreRefused) {
       "is refused");
 }
 
+/// What a visitor of the members of `object` saw, and then the errors.
+std::string visited(std::string_view text, std::string_view object) {
+  std::string out;
+  auto visit = [&](const std::string &key, const JsonValue &value) {
+    out += key + "=" + value.dump() + " ";
+    if (key == "wrong")
+      (void)value["deep"].at(1).string();
+  };
+  auto doc = JsonDocument::parseMembers(text, "a.json", object, visit);
+  if (!doc.ok())
+    return out + doc.status().message();
+  JsonValue root = (*doc)->root();
+  (void)(object.empty() ? root : root[object]).members();
+  return out + "| " + root.dump() + " " + (*doc)->status().message();
+}
+
+TEST(Json, MembersPassByWithoutBeingKept) {
+  EXPECT_EQ(visited(R"({"b": [1, {"x": {}}], "a": "s", "c": {}})", ""),
+            "b=[1,{\"x\":{}}] a=\"s\" c={} | {} ");
+  EXPECT_EQ(
+      visited(R"({"m": {"w": 1}, "w": {"m": 2, "w": {"w": 3}}, "z": 4})", "w"),
+      "m=2 w={\"w\":3} | {\"m\":{\"w\":1},\"w\":{},\"z\":4} ");
+  EXPECT_EQ(visited(R"({"w": {"wrong": {"deep": [1, 2]}, "a/b": 1}})", "w"),
+            "wrong={\"deep\":[1,2]} a/b=1 | {\"w\":{}} "
+            "a.json: at /w/wrong/deep/1: expected a string, found number 2");
+  EXPECT_EQ(visited("[{\"w\": {\"x\": 1}}]", "w"),
+            "| [{\"w\":{\"x\":1}}] a.json: at /w: expected an object, found "
+            "nothing");
+  EXPECT_EQ(visited("[1]", ""),
+            "| [1] a.json: at the root: expected an object, found an array of "
+            "1");
+  EXPECT_EQ(visited("{\"w\": 5}", "w"),
+            "| {\"w\":5} a.json: at /w: expected an object, found number 5");
+  EXPECT_EQ(visited("{}", "w"),
+            "| {} a.json: at /w: expected an object, found nothing");
+}
+
+TEST(Json, MembersThatPassByAreCheckedLikeOthers) {
+  EXPECT_EQ(visited(R"({"a": 1, "b": 2, "a": 3})", ""),
+            "a=1 b=2 a.json: found the key \"a\" twice, which is refused");
+  EXPECT_EQ(visited(R"({"w": {"a": 1}, "w": {"a": 1}})", "w"),
+            "a=1 a.json: found the key \"w\" twice, which is refused");
+  EXPECT_EQ(visited(R"({"a": {"k": 1, "k": 1}})", ""),
+            "a.json: found the key \"k\" twice, which is refused");
+  // The same verdict as on the whole tree, whatever the text.
+  std::string good = R"({"metadata": {"x": [1, 2.5, "y"]}, "weight_map": {)"
+                     R"("a.weight": "f.safetensors", "b\u00e4": ["f", null]}})";
+  ASSERT_EQ(parseError(good), "");
+  auto ignore = [](const std::string &, const JsonValue &) {};
+  size_t failures = 0;
+  for (size_t i = 0; i < good.size(); ++i)
+    for (const char *piece :
+         {"", "{", "}", "]", "\"", ",", "9", "\x80", "\"a.weight\":1,"}) {
+      std::string text = good;
+      text.replace(i, 1, piece);
+      for (std::string_view object : {"", "weight_map", "metadata"}) {
+        auto doc = JsonDocument::parseMembers(text, "a.json", object, ignore);
+        EXPECT_EQ(doc.status().message(), parseError(text)) << text;
+        failures += !doc.ok();
+      }
+    }
+  EXPECT_GT(failures, 1000U);
+  EXPECT_LT(failures, good.size() * 9 * 3);
+}
+
 TEST(Json, WhatIsNoJsonIsRefused) {
   for (const char *text : {"", "{", "{\"a\": }", "[1,]", "{} {}", "nul",
                            "\"\x80\"", "1e999", "{\"a\" 1}", "'a'", "NaN"}) {

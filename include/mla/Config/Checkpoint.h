@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -38,6 +39,10 @@ struct CheckpointFile {
 
 class Checkpoint {
 public:
+  // It holds references into itself, which only a move keeps.
+  Checkpoint(Checkpoint &&) = default;
+  Checkpoint &operator=(Checkpoint &&) = default;
+
   /// Reads the headers of every *.safetensors file in `folder` and, if there
   /// is one, model.safetensors.index.json. The index may list fewer tensors
   /// than the shards hold; a shard that it names and that is missing, a shard
@@ -47,16 +52,19 @@ public:
 
   /// The tensor `name`, given without the "language_model." prefix that
   /// multimodal checkpoints put before text tensors; null if absent.
-  const TensorInfo *find(const std::string &name) const;
+  const TensorInfo *find(std::string_view name) const;
+  /// `name` without that prefix.
+  static std::string_view textName(std::string_view name);
   const std::vector<TensorInfo> &tensors() const { return all; }
   const std::vector<CheckpointFile> &files() const { return shards; }
   const std::filesystem::path &folder() const { return root; }
 
 private:
+  Checkpoint() = default;
   std::filesystem::path root;
   std::vector<CheckpointFile> shards;
   std::vector<TensorInfo> all;
-  std::unordered_map<std::string, uint32_t> byName;
+  std::unordered_map<std::string_view, const TensorInfo *> byName;
 };
 
 /// Bytes of one element of a safetensors dtype; 0 if the dtype is unknown.

@@ -11,7 +11,6 @@
 
 #include "mla/Config/Checkpoint.h"
 #include "mla/Config/ModelConfig.h"
-#include <span>
 
 namespace mla {
 
@@ -45,16 +44,26 @@ struct StoredPart {
 };
 
 /// Where a weight comes from. `parts` has as many entries as its format has
-/// parts, in the order of storageParts(); it is empty if something is missing.
+/// parts, in the order of storageParts(); it is empty if a part is missing or
+/// does not fit.
 struct StoredWeight {
   Format format = Format::BF16;
   std::vector<StoredPart> parts;
 };
 
+/// Weights that the config announces in one format and the file has in another.
+/// The file wins; this is for a note, not an error.
+struct FormatContradiction {
+  Format expected, found;
+  size_t weights = 0;
+  std::string example; ///< name of the first weight's tensor
+};
+
 /// Finds weights in a checkpoint and notes what does not fit, so that one error
-/// can list everything.
+/// can list everything. Reads no file: headers are all it needs.
 class WeightFinder {
 public:
+  /// Keeps references to both.
   WeightFinder(const ModelConfig &config, const Checkpoint &checkpoint);
 
   /// The tensors of `weight`. In a format as the file has it: f32, bf16, f16;
@@ -62,7 +71,8 @@ public:
   /// weight_scale, weight_scale_2, or weight_packed, weight_scale,
   /// weight_global_scale of compressed-tensors), int4_g32 (weight_packed,
   /// weight_scale, weight_shape). A missing part, one of the wrong dtype or
-  /// shape is noted.
+  /// shape is noted. Only a matrix that is not Plain may be quantized. Whose
+  /// shards the parts are in does not matter.
   StoredWeight find(const ModelWeight &weight);
 
   /// Whether the checkpoint holds a main tensor of `module`.
@@ -73,27 +83,36 @@ public:
   /// The notes: full names of tensors, and messages about misfits.
   const std::vector<std::string> &missing() const { return absent; }
   const std::vector<std::string> &misfits() const { return wrong; }
+  /// One entry for each pair of formats, in the order of finding.
+  const std::vector<FormatContradiction> &contradictions() const {
+    return contradicted;
+  }
 
   /// What the tensors are that no weight asked for: groups with a reason, and
   /// the rest, which is a sign that config and checkpoint do not belong
   /// together. `tiedHead`: lm_head is not used because the config ties it.
   struct Skipped {
-    std::string what; ///< "multi-token-prediction layers (61)", "vision model"
+    std::string what; ///< "1 multi-token-prediction layer", "the vision model"
     size_t tensors = 0;
     uint64_t bytes = 0;
   };
   struct Unused {
     std::vector<Skipped> skipped;
-    std::vector<std::string> unknown;
+    std::vector<const TensorInfo *> unknown;
   };
   Unused unused(bool tiedHead) const;
 
 private:
+  struct Want;
   const TensorInfo *use(const std::string &name);
+  bool check(const TensorInfo &tensor, const Want &want);
+  void noteContradiction(const ModelWeight &weight, const StoredWeight &stored);
+
   const ModelConfig &config;
   const Checkpoint &checkpoint;
   std::vector<bool> used; ///< of checkpoint.tensors()
   std::vector<std::string> absent, wrong;
+  std::vector<FormatContradiction> contradicted;
 };
 
 } // namespace mla

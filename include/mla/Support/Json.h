@@ -18,6 +18,7 @@
 #include "mla/Support/Status.h"
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -68,7 +69,7 @@ public:
   void failWith(std::string_view message) const;
 
   /// JSON pointer (RFC 6901) of this place, "" for the root.
-  const std::string &pointer() const { return where; }
+  std::string pointer() const;
   /// What stands here, shortened for a message: "string \"yarn\"", "nothing".
   std::string describe() const;
   /// The text of the value, for printing.
@@ -77,22 +78,41 @@ public:
 
 private:
   friend class JsonDocument;
-  JsonValue(JsonDocument *doc, const void *node, std::string where)
-      : doc(doc), node(node), where(std::move(where)) {}
+  /// The pointer in pieces: messages are rare, places are many.
+  struct Place {
+    std::shared_ptr<const Place> above; ///< null for the root
+    std::string key;
+  };
+  JsonValue(JsonDocument *doc, const void *node,
+            std::shared_ptr<const Place> place)
+      : doc(doc), node(node), place(std::move(place)) {}
+  JsonValue below(const void *child, std::string key) const;
   JsonDocument *doc;
   const void *node; // const nlohmann::json *
-  std::string where;
+  std::shared_ptr<const Place> place;
 };
 
 /// A parsed document and the errors found while reading it.
 class JsonDocument {
 public:
   static Result<std::unique_ptr<JsonDocument>>
-  parseFile(const std::filesystem::path &path,
-            uint64_t maxBytes = uint64_t(1) << 30);
+  parseFile(const std::filesystem::path &path, uint64_t maxBytes = uint64_t(1)
+                                                                   << 30);
   /// `name` stands for the file in messages.
   static Result<std::unique_ptr<JsonDocument>> parseText(std::string_view text,
                                                          std::string name);
+  /// Called with each member of an object, in the order of the text. The value
+  /// is gone when it returns.
+  using MemberVisitor =
+      std::function<void(const std::string &key, const JsonValue &value)>;
+  /// As parseText, but with bounded memory: the members of one large object are
+  /// passed to `visit` as they are read, and are not kept. `object` is the key
+  /// of that object in the root, or "" for the root itself. Where no object
+  /// stands, nothing is visited; reading its members() then records that. A
+  /// fault in the text is only found when the members before it were visited.
+  static Result<std::unique_ptr<JsonDocument>>
+  parseMembers(std::string_view text, std::string name, std::string_view object,
+               const MemberVisitor &visit);
   ~JsonDocument();
 
   JsonValue root();
@@ -104,6 +124,8 @@ public:
 private:
   friend class JsonValue;
   JsonDocument() = default;
+  template <typename Builder>
+  Status build(std::string_view text, Builder &builder);
   void record(std::string message);
   std::string fileName;
   struct Tree;
