@@ -272,6 +272,23 @@ Result<Checkpoint> Checkpoint::open(const fs::path &folder) {
   return out;
 }
 
+Result<std::string> Checkpoint::read(const TensorInfo &tensor) const {
+  constexpr uint64_t most = uint64_t(1) << 20;
+  fs::path path = root / shards[tensor.file].name;
+  if (tensor.bytes > most)
+    return invalid(path.string() + ": " + tensor.name + ": expected at most " +
+                   std::to_string(most) + " bytes to read, found " +
+                   std::to_string(tensor.bytes));
+  FileDescriptor file(path);
+  if (file.fd < 0)
+    return ioError(path.string() +
+                   ": cannot be opened: " + std::strerror(errno));
+  std::string bytes(tensor.bytes, '\0');
+  MLA_RETURN_IF_ERROR(readAt(file.fd, bytes.data(), bytes.size(), tensor.offset,
+                             path.string()));
+  return bytes;
+}
+
 const TensorInfo *Checkpoint::find(std::string_view name) const {
   auto at = byName.find(name);
   return at == byName.end() ? nullptr : at->second;

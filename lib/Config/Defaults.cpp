@@ -129,6 +129,8 @@ std::string_view methodName(QuantizationConfig::Method method) {
     return "nvfp4";
   case QuantizationConfig::Method::Int4Group:
     return "int4_g32";
+  case QuantizationConfig::Method::Mixed:
+    return "mixed";
   }
   return "unknown";
 }

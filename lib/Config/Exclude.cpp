@@ -271,17 +271,50 @@ static bool neverQuantized(QuantizationConfig::Method method,
          (name == "lm_head" || name == "head");
 }
 
-Format QuantizationConfig::expectedFormat(const std::string &module,
-                                          Format base) const {
-  std::string_view name(module);
-  if (startsWith(name, "language_model."))
-    name.remove_prefix(15);
-  if (method == Method::None || neverQuantized(method, name))
+/// Whether `pattern` may match a module whose name starts with `prefix`.
+static bool mayMatchBelow(std::string_view pattern, std::string_view prefix) {
+  for (size_t i = 0; i < std::min(pattern.size(), prefix.size()); ++i) {
+    if (std::string_view("*?[").find(pattern[i]) != std::string_view::npos)
+      return true;
+    if (pattern[i] != prefix[i]) // A bare name means modules anywhere.
+      return pattern.find('.') == std::string_view::npos;
+  }
+  return true;
+}
+
+/// "model.layers.12." of a module of layer 12, "" outside the layers.
+static std::string_view layerPrefix(std::string_view module) {
+  constexpr std::string_view layers = "model.layers.";
+  if (!startsWith(module, layers))
+    return "";
+  return module.substr(0, module.find('.', layers.size()) + 1);
+}
+
+void ExpectedFormats::narrow(std::string_view prefix) {
+  layer = prefix;
+  exclude.clear();
+  globs.clear();
+  for (const std::string &pattern : config.exclude)
+    if (prefix.empty() || mayMatchBelow(pattern, prefix))
+      exclude.push_back(&pattern);
+  for (const auto &glob : config.globs)
+    if (prefix.empty() || mayMatchBelow(glob.first, prefix))
+      globs.push_back(&glob);
+}
+
+Format ExpectedFormats::of(std::string_view module, Format base) {
+  using Method = QuantizationConfig::Method;
+  constexpr std::string_view textPrefix = "language_model.";
+  if (startsWith(module, textPrefix))
+    module.remove_prefix(textPrefix.size());
+  if (config.method == Method::None || neverQuantized(config.method, module))
     return base;
-  if (std::any_of(exclude.begin(), exclude.end(),
-                  [&](const std::string &e) { return excludes(e, name); }))
-    return base;
-  switch (method) {
+  if (std::string_view prefix = layerPrefix(module); layer != prefix)
+    narrow(prefix);
+  for (const std::string *pattern : exclude)
+    if (excludes(*pattern, module))
+      return base;
+  switch (config.method) {
   case Method::None:
     break;
   case Method::Fp8Block:
@@ -290,8 +323,21 @@ Format QuantizationConfig::expectedFormat(const std::string &module,
     return Format::NVFP4;
   case Method::Int4Group:
     return Format::Int4G32;
+  case Method::Mixed:
+    if (auto at = config.modules.find(std::string(module));
+        at != config.modules.end())
+      return at->second;
+    for (const auto *glob : globs)
+      if (globMatch(glob->first, module))
+        return glob->second;
+    break;
   }
   return base;
+}
+
+Format QuantizationConfig::expectedFormat(const std::string &module,
+                                          Format base) const {
+  return ExpectedFormats(*this).of(module, base);
 }
 
 } // namespace mla

@@ -112,7 +112,12 @@ void printQuantization(const QuantizationConfig &q, Lines &lines) {
     lines.add("quantization source", q.source);
   if (q.method != QuantizationConfig::Method::None) {
     lines.add("quantization algorithm", q.algorithm);
-    lines.add("quantization group size", q.groupSize);
+    if (q.method == QuantizationConfig::Method::Mixed)
+      lines.add("quantization formats by module",
+                std::to_string(q.modules.size()) + " names, " +
+                    std::to_string(q.globs.size()) + " patterns");
+    else
+      lines.add("quantization group size", q.groupSize);
     if (q.method == QuantizationConfig::Method::Fp8Block)
       lines.add("quantization scales are powers of two", q.scaleUe8m0);
     lines.add("quantization excludes",

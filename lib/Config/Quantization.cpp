@@ -146,6 +146,75 @@ static void readCompressedTensors(ConfigReader &reader, const JsonValue &v,
 // modelopt
 //===----------------------------------------------------------------------===//
 
+namespace {
+/// The algorithms of modelopt whose weights are in a format of ours. What they
+/// do with activations is no matter of the file.
+struct Algorithm {
+  std::string_view name;
+  Method method;
+  Format format;
+  int64_t groupSize;
+};
+constexpr Algorithm algorithms[] = {
+    {"NVFP4", Method::Nvfp4, Format::NVFP4, 16},
+    {"W4A16_NVFP4", Method::Nvfp4, Format::NVFP4, 16},
+    {"FP8_PB_WO", Method::Fp8Block, Format::FP8Block, 128},
+    {"W4A16_INT4", Method::Int4Group, Format::Int4G32, 32},
+};
+constexpr std::string_view mixedAlgorithm = "MIXED_PRECISION";
+} // namespace
+
+/// The row of "quant_algo" in `v`, null after a mistake. Its group size is
+/// checked.
+static const Algorithm *readAlgorithm(ConfigReader &reader, const JsonValue &v,
+                                      bool mayBeMixed) {
+  JsonValue algo = v["quant_algo"];
+  std::string name = algo.string(), supported;
+  for (const Algorithm &row : algorithms) {
+    if (row.name == name) {
+      expectInteger(reader, v["group_size"], row.groupSize,
+                    "weight group size");
+      return &row;
+    }
+    supported.append(supported.empty() ? "" : ", ").append(row.name);
+  }
+  if (mayBeMixed)
+    supported.append(", ").append(mixedAlgorithm);
+  if (algo.isString())
+    reader.refuse(algo, "unsupported quantization algorithm (" +
+                            algo.describe() + ", supported: " + supported +
+                            ")");
+  return nullptr;
+}
+
+/// quantized_layers: module or glob -> {quant_algo, group_size}.
+static void readMixed(ConfigReader &reader, const JsonValue &v,
+                      QuantizationConfig &out) {
+  out.method = Method::Mixed;
+  for (const auto &[key, value] : v["quantized_layers"].members()) {
+    if (!value.isObject()) {
+      value.fail("an object");
+      continue;
+    }
+    const Algorithm *row = readAlgorithm(reader, value, /*mayBeMixed=*/false);
+    std::vector<std::string> patterns;
+    if (!appendExclude(key, patterns))
+      reader.refuse(value, "unsupported regular expression as a key");
+    if (!row)
+      continue;
+    for (std::string &pattern : patterns) {
+      if (pattern.find_first_of("*?[") == std::string::npos)
+        out.modules.emplace(std::move(pattern), row->format);
+      else
+        out.globs.emplace_back(std::move(pattern), row->format);
+    }
+  }
+  std::stable_sort(out.globs.begin(), out.globs.end(),
+                   [](const auto &a, const auto &b) {
+                     return a.first.size() > b.first.size();
+                   });
+}
+
 /// Both spellings: the sidecar's (exclude_modules, kv_cache_quant_algo) and the
 /// mirror's in config.json (ignore, kv_cache_scheme, config_groups).
 static void readModelopt(ConfigReader &reader, const JsonValue &v,
@@ -155,16 +224,17 @@ static void readModelopt(ConfigReader &reader, const JsonValue &v,
     algo.fail("a string");
   if (algo.present())
     out.algorithm = algo.string();
-  if (out.algorithm == "NVFP4") {
-    out.method = Method::Nvfp4;
-    out.groupSize = 16;
-  } else if (algo.isString()) {
-    reader.refuse(algo, "unsupported quantization algorithm (" +
-                            algo.describe() + ", supported: NVFP4)");
-    return;
+  if (out.algorithm == mixedAlgorithm) {
+    readMixed(reader, v, out);
+  } else if (algo.present()) {
+    const Algorithm *row = readAlgorithm(reader, v, /*mayBeMixed=*/true);
+    if (!row)
+      return;
+    out.method = row->method;
+    out.groupSize = row->groupSize;
   }
-  expectInteger(reader, v["group_size"], 16, "weight group size");
-  if (JsonValue groups = v["config_groups"]; groups.present())
+  if (JsonValue groups = v["config_groups"];
+      groups.present() && out.method == Method::Nvfp4)
     readGroups(reader, groups, "float", 16);
   readExclude(reader, v["exclude_modules"], out);
   readExclude(reader, v["ignore"], out);
@@ -244,6 +314,8 @@ std::string quantizationDifference(const QuantizationConfig &a,
   if (a.fp8KvCache != b.fp8KvCache)
     return std::string("KV cache ") + (a.fp8KvCache ? "FP8" : "unquantized") +
            " and " + (b.fp8KvCache ? "FP8" : "unquantized");
+  if (a.modules != b.modules || a.globs != b.globs)
+    return "the quantized_layers differ";
   std::set<std::string> left(a.exclude.begin(), a.exclude.end());
   std::set<std::string> right(b.exclude.begin(), b.exclude.end());
   std::vector<std::string> only;

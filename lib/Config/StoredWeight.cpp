@@ -47,7 +47,7 @@ struct WeightFinder::Want {
 WeightFinder::WeightFinder(const ModelConfig &config,
                            const Checkpoint &checkpoint)
     : config(config), checkpoint(checkpoint),
-      used(checkpoint.tensors().size()) {}
+      expectedFormats(config.quantization), used(checkpoint.tensors().size()) {}
 
 bool WeightFinder::holds(const std::string &module) const {
   return checkpoint.find(module + ".weight") ||
@@ -77,6 +77,21 @@ bool WeightFinder::check(const TensorInfo &tensor, const Want &want) {
   wrong.push_back(tensor.name + ": expected " + shapeText(want.shape) +
                   ", found " + shapeText(tensor.shape));
   return false;
+}
+
+/// FP8 with one scale a tensor, a row, or in another producer's blocks: a
+/// format that is not read, rather than a tensor that got lost.
+bool WeightFinder::noteOtherScale(const std::string &module, Format format,
+                                  const std::string &wanted) {
+  const TensorInfo *other =
+      format == Format::FP8Block ? use(module + ".weight_scale") : nullptr;
+  if (!other)
+    return false;
+  wrong.push_back(wanted +
+                  ": expected one scale for each block of 128 x 128, "
+                  "found only " +
+                  other->name + " " + shapeText(other->shape));
+  return true;
 }
 
 StoredWeight WeightFinder::find(const ModelWeight &weight) {
@@ -150,7 +165,7 @@ StoredWeight WeightFinder::find(const ModelWeight &weight) {
   bool good = divides;
   for (const Want &want : wants) {
     const TensorInfo *tensor = use(want.name);
-    if (!tensor)
+    if (!tensor && !noteOtherScale(module, out.format, want.name))
       absent.push_back(want.name);
     // Without whole groups there is no right shape to compare with.
     good &= tensor && (!divides || check(*tensor, want));
@@ -168,8 +183,7 @@ void WeightFinder::noteContradiction(const ModelWeight &weight,
                                      const StoredWeight &stored) {
   if (weight.role == WeightRole::Plain)
     return;
-  Format expected =
-      config.quantization.expectedFormat(weight.module, config.dtype);
+  Format expected = expectedFormats.of(weight.module, config.dtype);
   bool quantized = isQuantized(stored.format);
   // What is exempt need not be quantized, whatever the config says.
   if (expected == stored.format || (!quantized && !isQuantized(expected)) ||

@@ -251,7 +251,25 @@ TEST(Mutation, Sidecars) {
     spoilValues(document, random);
     readAndUse(config, outcomes, document.dump());
   }
-  EXPECT_GT(outcomes.values + outcomes.errors, 0u);
+  EXPECT_GT(outcomes.errors, 100u);
+  json several = {{"quantization",
+                   {{"quant_algo", "MIXED_PRECISION"},
+                    {"kv_cache_quant_algo", "FP8"},
+                    {"exclude_modules", {"lm_head"}},
+                    {"quantized_layers",
+                     {{"*", {{"quant_algo", "NVFP4"}, {"group_size", 16}}},
+                      {"model.layers.0.mlp.up_proj",
+                       {{"quant_algo", "FP8_PB_WO"}, {"group_size", 128}}}}}}}};
+  std::string plain = smallConfig().dump();
+  Outcomes mixed;
+  for (int i = 0; i < 600; ++i) {
+    json document = several;
+    spoilValues(document, random);
+    readAndUse(plain, mixed, document.dump());
+    readAndUse(plain, mixed, spoilBytes(several.dump(), random));
+  }
+  EXPECT_GT(mixed.values, 50u);
+  EXPECT_GT(mixed.errors, 300u);
 }
 
 /// Whatever is accepted lies inside the file, in order, without overlap.

@@ -5,6 +5,8 @@
 //===----------------------------------------------------------------------===//
 #include "TestFiles.h"
 #include <gtest/gtest.h>
+#include <set>
+#include <tuple>
 
 using namespace mla;
 using namespace mla::test;
@@ -63,6 +65,23 @@ json mirror() {
              {{"input_activations", half},
               {"weights", half},
               {"targets", {"Linear"}}}}}}};
+}
+
+/// Several formats in one folder.
+json mixed() {
+  return {{"quant_method", "modelopt"},
+          {"quant_algo", "MIXED_PRECISION"},
+          {"ignore", {"lm_head", "*.kv_b_proj"}},
+          {"quantized_layers",
+           {{"model.layers.0.mlp.up_proj",
+             {{"quant_algo", "W4A16_INT4"}, {"group_size", 32}}},
+            {"language_model.model.layers.0.mlp.down_proj",
+             {{"quant_algo", "W4A16_NVFP4"}, {"group_size", 16}}},
+            {"*", {{"quant_algo", "NVFP4"}, {"group_size", 16}}},
+            {"model.layers.0.mlp.*",
+             {{"quant_algo", "FP8_PB_WO"}, {"group_size", 128}}},
+            {"*.self_attn.*",
+             {{"quant_algo", "FP8_PB_WO"}, {"group_size", 128}}}}}};
 }
 
 json with(const json &quantization) {
@@ -136,6 +155,94 @@ TEST(Quantization, OtherProducers) {
   EXPECT_EQ(good(with(nvfp4)).algorithm, "nvfp4-pack-quantized");
 }
 
+TEST(Quantization, SeveralFormatsInOneFolder) {
+  json side = {{"producer", {{"name", "modelopt"}}}, {"quantization", mixed()}};
+  side["quantization"]["exclude_modules"] = side["quantization"]["ignore"];
+  side["quantization"].erase("ignore");
+  for (const QuantizationConfig &got :
+       {good(with(mixed())), good(smallConfig(), side),
+        good(with(mixed()), side)}) {
+    EXPECT_EQ(got.method, Method::Mixed);
+    auto format = [&](const std::string &module) {
+      return got.expectedFormat(module, Format::BF16);
+    };
+    // A name before a glob, a longer glob before a shorter one.
+    EXPECT_EQ(format("model.layers.0.mlp.up_proj"), Format::Int4G32);
+    EXPECT_EQ(format("model.layers.0.mlp.down_proj"), Format::NVFP4);
+    EXPECT_EQ(format("model.layers.0.mlp.gate_proj"), Format::FP8Block);
+    EXPECT_EQ(format("model.layers.1.mlp.experts.3.up_proj"), Format::NVFP4);
+    EXPECT_EQ(format("model.layers.1.self_attn.o_proj"), Format::FP8Block);
+    // Exclude lists come first of all.
+    EXPECT_EQ(format("model.layers.1.self_attn.kv_b_proj"), Format::BF16);
+    EXPECT_EQ(format("lm_head"), Format::BF16);
+    EXPECT_EQ(format("model.layers.1.mlp.gate"), Format::BF16);
+  }
+  json fewer = mixed();
+  fewer["quantized_layers"].erase("*");
+  EXPECT_EQ(good(with(fewer))
+                .expectedFormat("model.layers.1.mlp.up_proj", Format::F32),
+            Format::F32);
+  EXPECT_EQ(error(with(fewer), side, StatusCode::Invalid),
+            "config.json: at /quantization_config: contradicts "
+            "hf_quant_config.json: the quantized_layers differ");
+  fewer.erase("quantized_layers");
+  EXPECT_EQ(error(with(fewer), nullptr, StatusCode::Invalid),
+            "config.json: at /quantization_config/quantized_layers: expected "
+            "an object, found nothing");
+  fewer["quantized_layers"] = {{"*", "NVFP4"}};
+  EXPECT_EQ(error(with(fewer), nullptr, StatusCode::Invalid),
+            "config.json: at /quantization_config/quantized_layers/*: expected "
+            "an object, found string \"NVFP4\"");
+  fewer["quantized_layers"] = {{"*", {{"group_size", 16}}}};
+  EXPECT_EQ(error(with(fewer), nullptr, StatusCode::Invalid),
+            "config.json: at /quantization_config/quantized_layers/*/"
+            "quant_algo: expected a string, found nothing");
+}
+
+TEST(Quantization, OtherAlgorithmsOfModelopt) {
+  for (const auto &[algo, group, method] :
+       {std::tuple{"W4A16_NVFP4", 16, Method::Nvfp4},
+        std::tuple{"FP8_PB_WO", 128, Method::Fp8Block},
+        std::tuple{"W4A16_INT4", 32, Method::Int4Group}}) {
+    json side = sidecar();
+    side["quantization"]["quant_algo"] = algo;
+    side["quantization"]["group_size"] = group;
+    QuantizationConfig got = good(smallConfig(), side);
+    EXPECT_EQ(got.method, method);
+    EXPECT_EQ(got.groupSize, group);
+    EXPECT_EQ(got.algorithm, algo);
+  }
+}
+
+// Narrowing the lists to a layer must not change an answer.
+TEST(Quantization, ManyModulesAreAskedQuickly) {
+  QuantizationConfig q;
+  q.method = Method::Mixed;
+  q.exclude = {"gate_proj",         "model.layers.1*",       "model.layers.2",
+               "*[4-5].self_attn*", "model.layers.3?.mlp.*", "lm_head"};
+  q.globs = {{"model.layers.7.*", Format::FP8Block}, {"*", Format::NVFP4}};
+  q.modules = {{"model.layers.20.mlp.up_proj", Format::Int4G32}};
+  ExpectedFormats many(q);
+  std::set<Format> seen;
+  for (int layer = 0; layer < 40; ++layer)
+    for (const char *leaf : {"self_attn.o_proj", "mlp.up_proj", "mlp.gate_proj",
+                             "mlp.experts.1.up_proj"}) {
+      std::string module = "model.layers." + std::to_string(layer) + "." + leaf;
+      Format got = many.of(module, Format::F16);
+      EXPECT_EQ(got, q.expectedFormat(module, Format::F16)) << module;
+      seen.insert(got);
+      bool excluded = module.ends_with("gate_proj") || layer == 1 ||
+                      (layer >= 10 && layer <= 19) || layer == 2 ||
+                      (module.ends_with("o_proj") &&
+                       (layer % 10 == 4 || layer % 10 == 5)) ||
+                      (layer >= 30 && module.find(".mlp.") != module.npos);
+      EXPECT_EQ(got == Format::F16, excluded) << module;
+    }
+  EXPECT_EQ(seen.size(), 4U);
+  EXPECT_EQ(many.of("lm_head", Format::F16), Format::F16);
+  EXPECT_EQ(many.of("other", Format::F16), Format::NVFP4);
+}
+
 TEST(Quantization, Contradictions) {
   std::string at = "config.json: at /quantization_config: contradicts "
                    "hf_quant_config.json: ";
@@ -191,15 +298,27 @@ TEST(Quantization, WhatThisBuildCannotDo) {
   q["scale_fmt"] = "ue4m3";
   EXPECT_EQ(refused(q), "/scale_fmt: unsupported scale_fmt (string \"ue4m3\", "
                         "supported: ue8m0)");
-  for (const char *algo :
-       {"FP8", "FP8_PB_WO", "W4A16_NVFP4", "NVFP4_AWQ", "MIXED_PRECISION"}) {
+  for (const char *algo : {"FP8", "NVFP4_AWQ", "NVFP4_SVD", "W4A8_AWQ"}) {
     q = mirror();
     q["quant_algo"] = algo;
     EXPECT_EQ(refused(q),
               std::string("/quant_algo: unsupported quantization algorithm "
                           "(string \"") +
-                  algo + "\", supported: NVFP4)");
+                  algo +
+                  "\", supported: NVFP4, W4A16_NVFP4, FP8_PB_WO, W4A16_INT4, "
+                  "MIXED_PRECISION)");
   }
+  q = mixed();
+  q["quantized_layers"]["model.layers.1.mlp.up_proj"] = {{"quant_algo", "FP8"}};
+  EXPECT_EQ(refused(q),
+            "/quantized_layers/model.layers.1.mlp.up_proj/quant_algo: "
+            "unsupported quantization algorithm (string \"FP8\", supported: "
+            "NVFP4, W4A16_NVFP4, FP8_PB_WO, W4A16_INT4)");
+  q = mixed();
+  q["quantized_layers"]["*.self_attn.*"]["group_size"] = 64;
+  EXPECT_EQ(refused(q), "/quantized_layers/*.self_attn.*/group_size: "
+                        "unsupported weight group size (number 64, supported: "
+                        "128)");
   q = mirror();
   q["kv_cache_scheme"]["num_bits"] = 4;
   EXPECT_EQ(refused(q), "/kv_cache_scheme/num_bits: unsupported KV cache "

@@ -367,6 +367,12 @@ TEST_F(StoredWeightTest, EveryPartHasADtypeAndAShape) {
             ".weight: expected [48, 64], found [64, 48]");
   EXPECT_EQ(spoilt(kv, fp8, ".weight_scale_inv", {"BF16", {1, 1}}),
             ".weight_scale_inv: expected F32, found BF16");
+  TestTensors perTensor = fp8;
+  perTensor.erase(".weight_scale_inv");
+  EXPECT_EQ(spoilt(kv, perTensor, ".weight_scale", {"F32", {}}),
+            ".weight_scale_inv: expected one scale for each block of 128 x "
+            "128, found only " +
+                kv + ".weight_scale []");
   EXPECT_EQ(spoilt(kv, {}, ".weight", {"I8", {48, 64}}),
             ".weight: expected F32 or BF16 or F16 or F8_E4M3 or U8, found I8");
   EXPECT_EQ(spoilt("model.norm", {}, ".weight", {"F8_E4M3", {64}}),

@@ -53,6 +53,9 @@ public:
   /// The tensor `name`, given without the "language_model." prefix that
   /// multimodal checkpoints put before text tensors; null if absent.
   const TensorInfo *find(std::string_view name) const;
+  /// The bytes of a small tensor of this checkpoint (at most 1 MiB), for scales
+  /// and the like.
+  Result<std::string> read(const TensorInfo &tensor) const;
   /// `name` without that prefix.
   static std::string_view textName(std::string_view name);
   const std::vector<TensorInfo> &tensors() const { return all; }

@@ -19,23 +19,29 @@ struct KvScales {
   std::vector<bool> known;           ///< per layer: whether there was one
   std::vector<std::string> warnings; ///< k_scale and v_scale differ, ...
   std::string source;                ///< where they come from, for messages
-  bool all() const;
-  bool none() const;
+  std::vector<std::string> tensors; ///< of the checkpoint: names that were read
+  bool all() const;                 ///< every layer has one
+  bool none() const;                ///< no layer has one
 };
 
-/// The scales that the checkpoint holds. Reads a few bytes of each tensor. A
-/// scale that is not a positive finite f32 scalar is an error.
+/// The scales that the checkpoint holds, which are one F32 or BF16 value each
+/// (shape [] or [1]). Reads a few bytes of each tensor. A scale that is not
+/// positive and finite, or a tensor of another dtype or shape, is an error that
+/// lists all such tensors. Warnings: k_scale and v_scale of a layer differ;
+/// some layers have no k_scale and others have.
 Result<KvScales> checkpointKvScales(const ModelConfig &config,
                                     const Checkpoint &checkpoint);
 
 /// The file that `mla-run calibrate` writes:
 ///   {"kv_scales": {"model.layers.0.self_attn": {"k_scale": 0.0123,
 ///                  "amax": 5.5}, ...}}
-/// Every layer of the model must be in it and no other.
+/// Every layer of the model must be in it and no other. "amax" may be absent
+/// and is not used.
 Result<KvScales> readKvScales(const std::filesystem::path &file,
                               int64_t layers);
 /// The text of that file. `amax`: the largest magnitude of a latent row's value
-/// in each layer; scale = amax / 448, 1 for amax 0.
+/// in each layer, finite and not negative; scale = amax / 448 (the largest e4m3
+/// value), 1 for amax 0. Numbers read back as the same f32.
 std::string printKvScales(const std::vector<float> &amax);
 
 } // namespace mla

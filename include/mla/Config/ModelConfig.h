@@ -16,6 +16,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace mla {
@@ -86,19 +88,44 @@ struct IndexerConfig {
 /// What the checkpoint says of quantization. What a tensor's file holds decides
 /// where the two differ; see Checkpoint.
 struct QuantizationConfig {
-  enum class Method { None, Fp8Block, Nvfp4, Int4Group };
+  enum class Method { None, Fp8Block, Nvfp4, Int4Group, Mixed };
   Method method = Method::None;
   std::string algorithm;            ///< as spelt in the file, for messages
   std::string source;               ///< file (and pointer) it came from
-  int64_t groupSize = 0;            ///< 16 for NVFP4, 32 for int4, 128 for fp8
+  int64_t groupSize = 0;            ///< 16 for NVFP4, 32 for int4, 128 for
+                                    ///< fp8, 0 for several formats
   bool scaleUe8m0 = false;          ///< scale_fmt "ue8m0"
   std::vector<std::string> exclude; ///< fnmatch globs, without any
                                     ///< "language_model." prefix
   bool fp8KvCache = false;          ///< the checkpoint asks for an FP8 cache
 
+  /// Only for Mixed ("quantized_layers"). A module's own name decides before
+  /// any glob. The members of a JSON object have no order, so of the globs that
+  /// match it is the longest one that decides; they are sorted that way.
+  std::unordered_map<std::string, Format> modules;
+  std::vector<std::pair<std::string, Format>> globs;
+
   /// The format that the config expects for the linear module `module`, e.g.
   /// "model.layers.3.mlp.experts.0.up_proj"; `base` if it is not quantized.
+  /// ExpectedFormats answers the same for many modules.
   Format expectedFormat(const std::string &module, Format base) const;
+};
+
+/// QuantizationConfig::expectedFormat for modules that come layer by layer. The
+/// lists have hundreds of patterns, most of them for one layer; only those that
+/// can match in the layer of the last question are tried.
+class ExpectedFormats {
+public:
+  /// Keeps a reference to `config`.
+  explicit ExpectedFormats(const QuantizationConfig &config) : config(config) {}
+  Format of(std::string_view module, Format base);
+
+private:
+  void narrow(std::string_view layerPrefix);
+  const QuantizationConfig &config;
+  std::optional<std::string> layer; ///< "model.layers.12.", "" outside layers
+  std::vector<const std::string *> exclude;
+  std::vector<const std::pair<std::string, Format> *> globs;
 };
 
 struct ModelConfig {

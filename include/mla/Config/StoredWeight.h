@@ -106,10 +106,13 @@ private:
   struct Want;
   const TensorInfo *use(const std::string &name);
   bool check(const TensorInfo &tensor, const Want &want);
+  bool noteOtherScale(const std::string &module, Format format,
+                      const std::string &wanted);
   void noteContradiction(const ModelWeight &weight, const StoredWeight &stored);
 
   const ModelConfig &config;
   const Checkpoint &checkpoint;
+  ExpectedFormats expectedFormats;
   std::vector<bool> used; ///< of checkpoint.tensors()
   std::vector<std::string> absent, wrong;
   std::vector<FormatContradiction> contradicted;
