@@ -22,6 +22,8 @@ void catchSignals() {
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   for (int signal : {SIGINT, SIGTERM, SIGHUP})
     ::sigaction(signal, &action, nullptr);
+  // A limit on file sizes is then an error of a write.
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 /// Turns a parser of ours into a check of CLI11, whose message it prints.
