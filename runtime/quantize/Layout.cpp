@@ -96,8 +96,10 @@ public:
     for (const TensorInfo &tensor : checkpoint.tensors())
       place(tensor);
     addCacheScales();
-    for (const TensorSpec &output : out.outputs)
+    for (const TensorSpec &output : out.outputs) {
       out.hasCacheScales |= isCacheScale(output.name);
+      out.hasInputScales |= output.name.ends_with(".input_scale");
+    }
     group();
     return std::move(out);
   }

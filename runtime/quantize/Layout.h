@@ -60,6 +60,7 @@ struct Layout {
   /// Kept nvfp4 weights have the names of compressed-tensors.
   bool packedNvfp4 = false;
   bool hasCacheScales = false;
+  bool hasInputScales = false; ///< of kept nvfp4 weights, named as ModelOpt's
 };
 
 /// `checkpoint` must outlive the layout. `cacheScales` (one a layer, or none)

@@ -203,14 +203,14 @@ Forms makeForms(const Layout &layout, bool fp8Cache, bool ue8m0) {
     out.config = {{"quant_method", "modelopt"}};
     out.config.update(form);
     if (formats.size() == 1) {
-      // No input_activations: they stay in 16 bits.
-      ordered_json weights = {{"dynamic", false},
-                              {"num_bits", 4},
-                              {"type", "float"},
-                              {"group_size", 16}};
-      out.config["config_groups"] = {
-          {"group_0",
-           {{"weights", std::move(weights)}, {"targets", {"Linear"}}}}};
+      ordered_json four = {{"dynamic", false},
+                           {"num_bits", 4},
+                           {"type", "float"},
+                           {"group_size", 16}};
+      ordered_json group = {{"weights", four}, {"targets", {"Linear"}}};
+      if (layout.hasInputScales) // Without them activations stay in 16 bits.
+        group["input_activations"] = std::move(four);
+      out.config["config_groups"] = {{"group_0", std::move(group)}};
     }
     out.config["ignore"] = ignore;
     // Other programs know the form of the file by the name "modelopt".

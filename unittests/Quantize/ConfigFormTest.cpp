@@ -105,6 +105,17 @@ TEST(ConfigForm, Nvfp4) {
                                                {"exclude_modules", ignore}}));
 }
 
+TEST(ConfigForm, ActivationsOfNvfp4OnlyWithTheirScales) {
+  Layout layout = layoutOf({}, {}, Format::NVFP4, {});
+  auto group = [&] {
+    return write(layout)
+        .config["quantization_config"]["config_groups"]["group_0"];
+  };
+  EXPECT_FALSE(group().contains("input_activations"));
+  layout.hasInputScales = true;
+  EXPECT_EQ(group()["input_activations"], group()["weights"]);
+}
+
 /// "model.layers.1*" would also mean layer 10.
 TEST(ConfigForm, WholeLayersAreNamedWithADot) {
   Layout layout;
