@@ -6,13 +6,13 @@
 //===----------------------------------------------------------------------===//
 #include "mla/Driver/Compile.h"
 #include "Diagnostics.h"
-#include "PlanFolder.h"
 #include "Report.h"
 #include "mla/CodeGen/Host/Emit.h"
 #include "mla/Dialect/MLA.h"
 #include "mla/Import/Import.h"
 #include "mla/Plan/Plan.h"
 #include "mla/Support/LLVMError.h"
+#include "mla/Support/OutputFolder.h"
 #include "mlir/IR/AsmState.h"
 #include "mlir/Pass/PassManager.h"
 #include "llvm/Support/Format.h"
@@ -22,6 +22,9 @@ using namespace mlir;
 using namespace mla;
 
 namespace {
+/// The file by which an older plan is known, which may be replaced.
+constexpr const char *planMarker = "plan.json";
+
 /// Wall time since construction or the last lap.
 class Clock {
 public:
@@ -137,7 +140,7 @@ llvm::Error Compilation::printModule() {
 }
 
 llvm::Error Compilation::emit() {
-  auto folder = PlanFolder::create(options.output);
+  auto folder = OutputFolder::create(options.output, planMarker);
   if (!folder.ok())
     return toError(folder.status());
 
@@ -178,7 +181,7 @@ llvm::Error Compilation::run() {
 
   // Before the work that would be in vain.
   if (!options.stopAfter)
-    if (Status status = PlanFolder::check(options.output); !status.ok())
+    if (Status status = OutputFolder::check(options.output, planMarker); !status.ok())
       return toError(status);
   if (llvm::Error error = openCheckpoint())
     return error;

@@ -4,14 +4,11 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/cli/Support.h"
+#include "mla/Config/SafetensorsWriter.h"
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 namespace mla::cli {
 
@@ -70,41 +67,27 @@ Result<std::vector<int32_t>> parseIds(const std::string &text) {
 
 Status writeSafetensors(const std::filesystem::path &path,
                         std::span<const NamedMatrix> matrices) {
-  auto json = nlohmann::ordered_json::object();
-  uint64_t offset = 0;
-  for (const NamedMatrix &m : matrices) {
-    uint64_t end = offset + m.values.size() * sizeof(float);
-    json[m.name] = {{"dtype", "F32"},
-                    {"shape", {m.rows, m.columns}},
-                    {"data_offsets", {offset, end}}};
-    offset = end;
-  }
-  std::string header = json.dump();
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  auto size = static_cast<uint64_t>(header.size());
-  std::array<char, 8> prefix{};
-  for (size_t i = 0; i < prefix.size(); ++i)
-    prefix[i] = static_cast<char>(size >> (8 * i) & 0xFF); // Little-endian.
-
+  std::vector<TensorSpec> tensors;
+  for (const NamedMatrix &m : matrices)
+    tensors.push_back({m.name, "F32", {m.rows, m.columns}});
   std::filesystem::path draft = path;
   draft += ".part";
-  std::ofstream file(draft, std::ios::binary);
-  file.write(prefix.data(), prefix.size());
-  file << header;
-  for (const NamedMatrix &m : matrices)
-    file.write(reinterpret_cast<const char *>(m.values.data()),
-               static_cast<std::streamsize>(m.values.size() * sizeof(float)));
-  file.close();
+  SafetensorsFile file(draft, tensors);
+  Status status;
+  for (size_t i = 0; i < matrices.size() && status.ok(); ++i)
+    status = file.write(i, 0, std::as_bytes(std::span(matrices[i].values)));
+  if (status.ok())
+    status = file.finish();
   std::error_code error;
-  if (!file) {
-    std::string why = std::strerror(errno);
-    std::filesystem::remove(draft, error);
-    return ioError("cannot write " + path.string() + ": " + why);
+  if (status.ok()) {
+    std::filesystem::rename(draft, path, error);
+    if (error)
+      status =
+          ioError("cannot write " + path.string() + ": " + error.message());
   }
-  std::filesystem::rename(draft, path, error);
-  if (error)
-    return ioError("cannot write " + path.string() + ": " + error.message());
-  return {};
+  if (!status.ok())
+    std::filesystem::remove(draft, error);
+  return status;
 }
 
 } // namespace mla::cli

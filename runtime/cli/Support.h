@@ -50,9 +50,8 @@ struct NamedMatrix {
   std::vector<float> values;
 };
 
-/// Writes a safetensors file, header padded so that data is aligned to 8 bytes.
-/// Written beside `path` first and then renamed: never a torn file. Io, with
-/// the path.
+/// Writes a safetensors file. Written beside `path` first and then renamed:
+/// never a torn file. Io, with the path.
 Status writeSafetensors(const std::filesystem::path &path,
                         std::span<const NamedMatrix> matrices);
 

@@ -74,6 +74,8 @@ std::map<std::string, Tensor> readTensors(const std::filesystem::path &path) {
     return tensors;
   constexpr int64_t most = int64_t(1) << 40;
   for (const auto &[name, value] : (*json)->root().members()) {
+    if (name == "__metadata__")
+      continue;
     EXPECT_EQ(value["dtype"].string(), "F32");
     Tensor &tensor = tensors[name];
     for (const JsonValue &dimension : value["shape"].elements())

@@ -25,22 +25,24 @@ template <typename Byte> struct BasicMatrixParts {
 using MatrixParts = BasicMatrixParts<std::byte>;
 using ConstMatrixParts = BasicMatrixParts<const std::byte>;
 
-/// Whether a [rows, columns] matrix can be stored in `format`: nvfp4 and
-/// int4_g32 need columns to be a multiple of 16 and 32.
+/// Whether a [rows, columns] matrix can be stored in `format`, which must be
+/// one of f32, bf16, f16, fp8_block, nvfp4 and int4_g32; the last two need
+/// columns to be a multiple of 16 and 32.
 bool fits(Format format, int64_t rows, int64_t columns);
 
-/// The largest magnitude among `values`; NaN and infinity are an error of the
-/// caller and give NaN or infinity.
+/// The largest magnitude among `values`, 0 if there are none. A NaN among them
+/// gives NaN, else an infinity gives infinity.
 float largestMagnitude(std::span<const float> values);
 
 /// nvfp4's second scale for a matrix (or a group that shares it) of the given
-/// largest magnitude: amax / (6 * 448); 1 for amax 0.
+/// largest magnitude: amax / (6 * 448); 1 if that is 0.
 float nvfp4GlobalScale(float amax);
 
-/// Quantizes rows [firstRow, firstRow + n) where `in` has n * columns values.
-/// f32, bf16, f16, fp8_block, nvfp4, int4_g32. For fp8_block firstRow is a
+/// Quantizes rows [firstRow, firstRow + n) where `in` has n * columns finite
+/// values, into the parts of a matrix that fits(). For fp8_block firstRow is a
 /// multiple of 128, and n too unless the range ends with the matrix. For nvfp4
-/// `out.global` is filled by the caller before.
+/// `out.global` is filled by the caller before. Parts may lie at any address.
+/// All arithmetic is f32, rounded to nearest:
 ///
 ///   fp8_block: scale = blockamax / 448 (1 if that is 0), code =
 ///     e4m3(value / scale). With ue8m0 the scale is rounded up to a power of 2.
@@ -48,6 +50,9 @@ float nvfp4GlobalScale(float amax);
 ///     block of zeros; code = e2m1(value / (scale * global)).
 ///   int4_g32: scale = bf16(blockamax / 7), 1 if that is 0; code =
 ///     clamp(round to even(value / scale), -8, 7) + 8.
+///
+/// Sources: DeepSeek-V3 README_WEIGHTS.md (fp8 blocks), NVIDIA Model Optimizer
+/// nvfp4_tensor.py, compressed-tensors pack_quantized/helpers.py.
 void quantizeRows(std::span<const float> in, int64_t firstRow,
                   const MatrixParts &out, bool ue8m0 = false);
 

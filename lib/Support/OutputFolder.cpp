@@ -1,9 +1,9 @@
-//===- PlanFolder.cpp - a plan appears whole or not at all ----------------===//
+//===- OutputFolder.cpp - a result appears whole or not at all ------------===//
 //
 // Part of mla.
 //
 //===----------------------------------------------------------------------===//
-#include "PlanFolder.h"
+#include "mla/Support/OutputFolder.h"
 #include <cerrno>
 #include <cstdio>
 #include <fcntl.h>
@@ -41,61 +41,70 @@ static Result<fs::path> resolve(const fs::path &path) {
   return full;
 }
 
-static Status checkPlace(const fs::path &place) {
+static bool isOlderResult(const fs::path &place, const std::string &marker) {
+  std::error_code ignored;
+  return !marker.empty() && fs::exists(place / marker, ignored);
+}
+
+static Status checkPlace(const fs::path &place, const std::string &marker) {
   std::error_code error;
   fs::file_status status = fs::status(place, error);
   if (!fs::exists(status))
     return {};
   if (!fs::is_directory(status))
     return invalid(place.string() + " exists and is no folder; not replaced");
-  if (fs::is_empty(place, error) || fs::exists(place / "plan.json", error))
+  if (fs::is_empty(place, error) || isOlderResult(place, marker))
     return {};
   if (error)
     return failed("read", place, error);
   return invalid(place.string() +
-                 " holds other files and no plan.json; not replaced");
+                 (marker.empty() ? " exists and is not empty; not replaced"
+                                 : " holds other files and no " + marker +
+                                       "; not replaced"));
 }
 
-Status PlanFolder::check(const fs::path &path) {
+Status OutputFolder::check(const fs::path &path, const std::string &marker) {
   MLA_ASSIGN_OR_RETURN(fs::path place, resolve(path));
-  return checkPlace(place);
+  return checkPlace(place, marker);
 }
 
-Result<PlanFolder> PlanFolder::create(const fs::path &path) {
+Result<OutputFolder> OutputFolder::create(const fs::path &path,
+                                          const std::string &marker) {
   MLA_ASSIGN_OR_RETURN(fs::path place, resolve(path));
-  MLA_RETURN_IF_ERROR(checkPlace(place));
+  MLA_RETURN_IF_ERROR(checkPlace(place, marker));
   fs::path scratch = neighbour(place);
   std::error_code error;
   fs::remove_all(scratch, error); // of a process that had this number before
   if (!fs::create_directory(scratch, error))
     return failed("create", scratch, error);
-  return PlanFolder(place, scratch);
+  return OutputFolder(place, scratch, marker);
 }
 
-PlanFolder::PlanFolder(PlanFolder &&other)
-    : place(std::move(other.place)), scratch(std::move(other.scratch)) {
+OutputFolder::OutputFolder(OutputFolder &&other)
+    : place(std::move(other.place)), scratch(std::move(other.scratch)),
+      marker(std::move(other.marker)) {
   other.scratch.clear();
 }
 
-PlanFolder::~PlanFolder() {
+OutputFolder::~OutputFolder() {
   std::error_code ignored;
   if (!scratch.empty())
     fs::remove_all(scratch, ignored);
 }
 
-Status PlanFolder::commit() {
+Status OutputFolder::commit() {
   std::error_code error;
-  // Again, since compiling takes a while.
-  MLA_RETURN_IF_ERROR(checkPlace(place));
-  // The kernel can exchange two folders in one step. The old plan is then in
+  // Again, since writing took a while.
+  MLA_RETURN_IF_ERROR(checkPlace(place, marker));
+  // The kernel can exchange two folders in one step. The old one is then in
   // the scratch folder, and the destructor removes it.
   if (renameat2(AT_FDCWD, scratch.c_str(), AT_FDCWD, place.c_str(),
                 RENAME_EXCHANGE) == 0)
     return {};
   // Nothing to exchange with, or a file system that cannot: an empty folder
-  // may be renamed over, an old plan has to step aside first.
+  // may be renamed over, an older result has to step aside.
   fs::path old = scratch.string() + ".old";
-  bool replaces = fs::exists(place / "plan.json", error);
+  bool replaces = isOlderResult(place, marker);
   if (replaces) {
     fs::rename(place, old, error);
     if (error)
