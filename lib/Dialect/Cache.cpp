@@ -8,6 +8,19 @@
 using namespace mlir;
 using namespace mla;
 
+LogicalResult CacheOp::verify() {
+  auto type = cast<CacheType>(getType());
+  auto scale = getScale();
+  if ((type.getFormat() == Format::FP8E4M3) != scale.has_value())
+    return emitOpError("C1: expected a scale with fp8_e4m3 and only with it, "
+                       "found ")
+           << (scale ? "one" : "none") << " with " << type;
+  if (scale && (!scale->isFiniteNonZero() || scale->isNegative()))
+    return emitOpError("C1: expected a positive, finite scale, found ")
+           << getScaleAttr();
+  return success();
+}
+
 LogicalResult GetCacheOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto cache = symbols.lookupNearestSymbolFrom<CacheOp>(*this, getNameAttr());
   if (!cache)

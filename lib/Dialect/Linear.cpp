@@ -30,12 +30,21 @@ static LogicalResult verifyVector(Operation *op, StringRef label,
 
 LogicalResult WeightOp::verify() {
   auto type = cast<WeightType>(getType());
-  size_t holes = getTensor().count("{}");
+  SmallVector<StringRef> names{getTensor()};
+  if (ArrayAttr scales = getScalesAttr())
+    for (StringAttr name : scales.getAsRange<StringAttr>())
+      names.push_back(name.getValue());
   size_t expected = type.getRank() == 3 ? 1 : 0;
-  if (holes != expected)
-    return emitOpError("C1: expected ")
-           << expected << " '{}' in the tensor name of a weight of rank "
-           << type.getRank() << ", found " << holes;
+  for (StringRef name : names)
+    if (size_t holes = name.count("{}"); holes != expected)
+      return emitOpError("C1: expected ")
+             << expected << " '{}' in the tensor name of a weight of rank "
+             << type.getRank() << ", found " << holes;
+  if (failed(expectSize(*this, "C2", "a number of tensors",
+                        storagePartCount(type.getFormat()), names.size())))
+    return failure();
+  if (getReciprocalGlobal() && type.getFormat() != Format::NVFP4)
+    return emitOpError("C3: reciprocal_global is of nvfp4, found ") << type;
   return success();
 }
 

@@ -59,6 +59,13 @@ LogicalResult WeightType::verify(function_ref<InFlightDiagnostic()> emitError,
                          << d;
   if (format == Format::I32 || format == Format::FP8E4M3)
     return emitError() << nameOf(format) << " is no storage format of a weight";
+  int64_t group = scaleGroup(format);
+  if (group > 1 && shape.size() < 2)
+    return emitError() << nameOf(format) << " is a storage format of matrices, "
+                       << "found 1 dimension";
+  if (group > 1 && format != Format::FP8Block && shape.back() % group)
+    return emitError() << nameOf(format) << " needs columns in groups of "
+                       << group << ", found " << shape.back();
   return success();
 }
 

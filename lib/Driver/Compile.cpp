@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "mla/Driver/Compile.h"
+#include "CacheFormat.h"
 #include "Diagnostics.h"
 #include "Report.h"
 #include "mla/CodeGen/Host/Emit.h"
@@ -48,6 +49,7 @@ public:
 
 private:
   llvm::Error openCheckpoint();
+  llvm::Error chooseCache();
   llvm::Error import();
   llvm::Error runPasses(Stage stage);
   llvm::Error printModule();
@@ -65,6 +67,7 @@ private:
   Clock total, clock;
   ModelConfig config;
   std::optional<Checkpoint> checkpoint;
+  CacheChoice cache;
   OwningOpRef<ModuleOp> module;
 };
 } // namespace
@@ -100,6 +103,19 @@ llvm::Error Compilation::openCheckpoint() {
   return llvm::Error::success();
 }
 
+llvm::Error Compilation::chooseCache() {
+  CacheRequest request{options.cacheFormat, options.cacheScales,
+                       !options.pipeline.fuse};
+  auto choice = chooseCacheFormat(request, config,
+                                  checkpoint ? &*checkpoint : nullptr);
+  if (!choice.ok())
+    return toError(choice.status());
+  cache = *std::move(choice);
+  for (const std::string &warning : cache.warnings)
+    err << "mla-compile: warning: " << warning << "\n";
+  return llvm::Error::success();
+}
+
 llvm::Error Compilation::import() {
   ImportOptions importOptions;
   importOptions.syntheticWeights = options.syntheticSeed.has_value();
@@ -115,6 +131,8 @@ llvm::Error Compilation::runPasses(Stage stage) {
   PipelineOptions pipeline = options.pipeline;
   pipeline.maxPages =
       (config.maxPositions + plan::pageTokens - 1) / plan::pageTokens;
+  pipeline.cacheFormat = cache.format;
+  pipeline.cacheScales = cache.scales;
   PassManager pm(&context, ModuleOp::getOperationName());
   buildPipeline(stage, pm, pipeline);
   // Passes explain what they leave alone in remarks.
@@ -147,7 +165,7 @@ llvm::Error Compilation::emit() {
   // Before the kernels are consumed.
   std::string report;
   llvm::raw_string_ostream reportStream(report);
-  printReport(*module, config, reportStream);
+  printReport(*module, config, cache, reportStream);
 
   HostPlanOptions host;
   host.cpu = options.cpu;
@@ -184,6 +202,8 @@ llvm::Error Compilation::run() {
     if (Status status = OutputFolder::check(options.output, planMarker); !status.ok())
       return toError(status);
   if (llvm::Error error = openCheckpoint())
+    return error;
+  if (llvm::Error error = chooseCache())
     return error;
   if (llvm::Error error = import())
     return error;

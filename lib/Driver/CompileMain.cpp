@@ -102,6 +102,19 @@ int mla::compileMain(int argc, char **argv) {
           ->capture_default_str()
           ->check(between(1, int64_t(1) << 20));
 
+  std::string cache = "auto";
+  app.add_option("--kv-cache-dtype", cache,
+                 "Format of the latent cache: auto (what the checkpoint asks "
+                 "for, else f32), f32, bf16, f16, fp8_e4m3")
+      ->type_name("FORMAT")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "f32", "bf16", "f16", "fp8_e4m3"})
+                  .description(""));
+  app.add_option("--kv-scales", options.cacheScales,
+                 "Scales of an FP8 cache: a file of mla-run calibrate, or one "
+                 "number (default: the checkpoint's)")
+      ->type_name("FILE");
+
   std::string weights = "Where weights come from";
   auto *none = app.add_flag("--no-weights", options.noWeights,
                             "Read none, take their formats from the config; "
@@ -149,6 +162,7 @@ int mla::compileMain(int argc, char **argv) {
   options.model = model;
   options.output = output;
   options.pipeline.fuse = !plain;
+  options.cacheFormat = parseFormat(cache); // none for "auto"
   if (*synthetic && *none)
     return complain("--no-weights and --synthetic-weights exclude each other");
   if (*synthetic)

@@ -24,30 +24,20 @@ std::string mla::bytesText(uint64_t bytes) {
   return text;
 }
 
-/// Bytes of one matrix or vector with its scales.
-static uint64_t matrixBytes(Format format, int64_t rows, int64_t columns) {
-  uint64_t n = uint64_t(rows) * columns;
-  switch (format) {
-  case Format::FP8Block:
-    return n + 4 * ((rows + 127) / 128) * ((columns + 127) / 128);
-  case Format::NVFP4:
-    return n / 2 + n / 16 + 4;
-  case Format::Int4G32:
-    return n / 2 + 2 * (n / 32);
-  default:
-    return n * elementBytes(format).value_or(0);
-  }
-}
-
+/// Bytes of a weight with its scales.
 static uint64_t weightBytes(WeightType type) {
   ArrayRef<int64_t> shape = type.getShape();
   uint64_t copies = shape.size() == 3 ? shape.front() : 1;
   int64_t rows = shape.size() == 1 ? 1 : shape[shape.size() - 2];
-  return copies * matrixBytes(type.getFormat(), rows, shape.back());
+  uint64_t bytes = 0;
+  for (const StoragePart &part :
+       storageParts(type.getFormat(), rows, shape.back()))
+    bytes += part.bytes();
+  return copies * bytes;
 }
 
 void mla::printReport(ModuleOp module, const ModelConfig &config,
-                      raw_ostream &out) {
+                      const CacheChoice &cacheChoice, raw_ostream &out) {
   llvm::MapVector<Format, uint64_t> byFormat;
   uint64_t total = 0, cacheBytes = 0, launches = 0, workspace = 0;
   for (Operation &op : module.getOps()) {
@@ -81,7 +71,16 @@ void mla::printReport(ModuleOp module, const ModelConfig &config,
         << bytesText(entry.second);
   });
   out << ")\n";
-  out << "cache    " << bytesText(cacheBytes) << " a token\n";
+  out << "cache    " << bytesText(cacheBytes) << " a token, "
+      << llvm::StringRef(formatName(cacheChoice.format)) << " ("
+      << cacheChoice.reason << ")";
+  if (!cacheChoice.scales.empty()) {
+    auto [low, high] = std::minmax_element(cacheChoice.scales.begin(),
+                                           cacheChoice.scales.end());
+    out << llvm::format(", scales %.4g to %.4g (", *low, *high)
+        << cacheChoice.scaleSource << ")";
+  }
+  out << "\n";
   out << "scratch  " << bytesText(workspace) << "\n";
   out << "kernels  " << kernels << " in " << launches << " launches a step\n";
 }

@@ -69,7 +69,7 @@ Value GraphBuilder::writeCache(const std::string &path, CacheKind kind,
   auto type = CacheType::get(builder.getContext(), kind, width, Format::F32);
   auto declaration =
       CacheOp::create(declarations, at(path), declarations.getStringAttr(path),
-                      TypeAttr::get(type));
+                      TypeAttr::get(type), FloatAttr());
   Value before = GetCacheOp::create(builder, at(path), type,
                                     FlatSymbolRefAttr::get(declaration));
   return CacheWriteOp::create(builder, at(path), type, before, batch, parts);
@@ -141,7 +141,7 @@ mla::importModel(MLIRContext &context, const ModelConfig &config,
     mlir::emitWarning(NameLoc::get(StringAttr::get(&context, "lm_head")))
         << "the checkpoint has no lm_head.weight; the embedding is used, "
            "although the config does not tie them";
-  weights.reportUnused(config.tieWordEmbeddings);
+  weights.report(config.tieWordEmbeddings);
   // A graph that does not verify is a mistake of ours or a config whose parts
   // contradict each other; the diagnostics say which op.
   if (failed(mlir::verify(*module)))

@@ -9,20 +9,13 @@
 #ifndef MLA_LIB_IMPORT_WEIGHTS_H
 #define MLA_LIB_IMPORT_WEIGHTS_H
 
+#include "mla/Config/StoredWeight.h"
 #include "mla/Dialect/MLA.h"
 #include "mla/Import/Import.h"
 #include "mlir/IR/Builders.h"
-#include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/StringMap.h"
 
 namespace mla {
-
-/// What may be assumed of the format of a weight.
-enum class WeightRole {
-  Plain,  ///< norms, biases, the embedding: elements that stand alone
-  Exempt, ///< router, lm_head, ...: quantized only if the file says so
-  Linear  ///< quantized where the config says so
-};
 
 class WeightTable {
 public:
@@ -48,52 +41,37 @@ public:
   /// Everything that is missing or does not fit, as one error.
   llvm::Error takeErrors() const;
 
-  /// Remarks and warnings about the tensors that no weight came from.
-  void reportUnused(bool tiedHead);
+  /// Remarks and warnings about the tensors that no weight came from, and about
+  /// formats that the config does not announce.
+  void report(bool tiedHead);
 
 private:
-  /// Where a weight comes from: its format and the name of its main tensor.
-  struct Stored {
+  /// Where a weight comes from: its format and the names of its tensors, values
+  /// first.
+  struct Source {
     Format format;
-    std::string tensor;
+    llvm::SmallVector<std::string, 3> tensors;
+    bool reciprocalGlobal = false;
+    bool operator==(const Source &) const = default;
   };
-  Stored expected(const std::string &module, llvm::StringRef suffix,
-                  WeightRole role) const;
-  Stored stored(const std::string &module, llvm::StringRef suffix,
-                llvm::ArrayRef<int64_t> shape, WeightRole role);
-  Stored storedFp8(const std::string &module, llvm::ArrayRef<int64_t> shape,
-                   const TensorInfo &weight);
-  Stored storedNvfp4(const std::string &module, llvm::ArrayRef<int64_t> shape,
-                     const TensorInfo &weight, const char *globalScale);
-  Stored storedInt4(const std::string &module, llvm::ArrayRef<int64_t> shape,
-                    const TensorInfo &weight);
-
-  const TensorInfo *use(const std::string &name);
-  /// `tensor` has one of `dtypes` and the shape `shape`, or a problem is noted.
-  bool check(const TensorInfo &tensor, llvm::ArrayRef<llvm::StringRef> dtypes,
-             llvm::ArrayRef<int64_t> shape);
-  /// The tensor `name` exists and passes check(), or a problem is noted.
-  void require(const std::string &name, llvm::ArrayRef<llvm::StringRef> dtypes,
-               llvm::ArrayRef<int64_t> shape);
-  bool groupsDivide(const TensorInfo &tensor, int64_t columns, int64_t group);
+  Source expected(const ModelWeight &weight) const;
+  Source stored(const ModelWeight &weight);
+  Source sourceOf(const ModelWeight &weight) {
+    return finder ? stored(weight) : expected(weight);
+  }
   WeightOp declare(const std::string &symbol, llvm::ArrayRef<int64_t> shape,
-                   const Stored &stored);
+                   const Source &source);
 
   mlir::ModuleOp module;
   mlir::OpBuilder builder;
   const ModelConfig &config;
-  const Checkpoint *checkpoint;
+  std::optional<WeightFinder> finder; ///< none without a checkpoint
   ImportOptions options;
   llvm::StringMap<WeightOp> declared;
-  llvm::BitVector used; ///< of checkpoint->tensors()
-  std::vector<std::string> missing;
-  std::vector<std::string> misfits;
 };
 
 /// The Hugging Face name of the module `path`.
 std::string huggingFaceModule(llvm::StringRef path);
-/// `name` without the prefix of multimodal checkpoints.
-llvm::StringRef textName(llvm::StringRef name);
 
 } // namespace mla
 

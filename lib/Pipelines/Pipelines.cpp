@@ -59,6 +59,12 @@ void mla::buildFusePipeline(OpPassManager &pm, const PipelineOptions &options) {
 
 void mla::buildSelectPipeline(OpPassManager &pm,
                               const PipelineOptions &options) {
+  // Once the caches are latent, and before anything is chosen by their format.
+  SetCacheFormatPassOptions cache;
+  cache.format = std::string(formatName(options.cacheFormat));
+  cache.scales.assign(options.cacheScales.begin(), options.cacheScales.end());
+  pm.addPass(createSetCacheFormatPass(cache));
+
   // After all graph rewrites, since a choice made for an op is void once the op
   // changes. This is where a model that the target cannot run is refused,
   // before any code is generated, and by name: which op, which candidate, why.
@@ -159,12 +165,22 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
                            llvm::cl::desc("Bound of pages of a sequence"),
                            llvm::cl::init(defaults.maxPages)};
 
+  Option<std::string> cacheFormat{*this, "cache-format",
+                                  llvm::cl::desc("Format of latent caches"),
+                                  llvm::cl::init("f32")};
+  ListOption<double> cacheScales{*this, "cache-scales",
+                                 llvm::cl::desc("Scales of FP8 caches")};
+
   PipelineOptions values() const {
     PipelineOptions options;
     options.target = target;
     options.maxStepTokens = maxStepTokens;
     options.maxSequences = maxSequences;
     options.maxPages = maxPages;
+    // The pass refuses what is no format of a cache.
+    options.cacheFormat =
+        parseFormat(std::string_view(cacheFormat)).value_or(Format::I32);
+    options.cacheScales.assign(cacheScales.begin(), cacheScales.end());
     return options;
   }
 };

@@ -16,19 +16,25 @@ namespace mla::plan {
 
 std::string_view portName(Port port) {
   constexpr std::array<std::string_view, portCount> names = {
-      "ids", "positions", "sequence", "page_table", "outputs", "logits"};
+      "ids",     "positions", "sequence", "page_table",
+      "outputs", "saturated", "logits"};
   size_t i = static_cast<size_t>(port);
   return i < portCount ? names[i] : "unknown";
+}
+
+std::vector<StoragePart> Weight::parts() const {
+  int64_t rows = 1, columns = shape.empty() ? 1 : shape.back();
+  for (size_t i = stacked ? 1 : 0; i + 1 < shape.size(); ++i)
+    rows *= shape[i];
+  return storageParts(format, rows, columns);
 }
 
 Result<uint64_t> bufferBytes(Format format, const std::vector<Expr> &shape,
                              const SymbolValues &symbols) {
   std::optional<uint64_t> element = elementBytes(format);
   if (!element)
-    return unsupported("a buffer of format " + std::string(formatName(format)) +
-                       " has no size in plan format " +
-                       std::to_string(formatMajor) + "." +
-                       std::to_string(formatMinor));
+    return unsupported("a buffer cannot be of format " +
+                       std::string(formatName(format)));
   uint64_t bytes = *element;
   for (const Expr &dimension : shape) {
     MLA_ASSIGN_OR_RETURN(int64_t n, dimension.evaluate(symbols));

@@ -72,7 +72,7 @@ private:
 
   /// Records an error if `v` is no object or has a key that is not known. A key
   /// that is missing is recorded where it is read.
-  void keys(JsonValue v, std::initializer_list<std::string_view> known) {
+  void keys(JsonValue v, const std::vector<std::string_view> &known) {
     for (const auto &[key, value] : v.members())
       if (std::find(known.begin(), known.end(), key) == known.end())
         value.failWith("expected a key that this version knows, found another");
@@ -184,19 +184,48 @@ private:
     for (JsonValue d : v["shape"].elements())
       w.shape.push_back(d.integer(1, maxInteger));
     w.stacked = !v["stacked"].absent();
-    if (w.stacked) {
-      keys(v, {"name", "format", "shape", "stacked"});
-      stack(v["stacked"], w);
-    } else if (placed()) {
-      keys(v, {"name", "format", "shape", "tensor", "file", "offset"});
-      w.sources.push_back(
-          {v["tensor"].string(), fileIndex(v["file"]), size(v["offset"])});
-    } else {
-      keys(v, {"name", "format", "shape", "tensor"});
-      w.sources.push_back({v["tensor"].string(), 0, 0});
+    std::vector<StoragePart> parts = storageParts(w.format, 1, 1);
+    std::vector<std::string_view> own = {"name", "format", "shape"};
+    for (size_t i = 1; i < parts.size(); ++i)
+      own.push_back(parts[i].name);
+    sourcesOf(v, own, w, w.sources);
+    for (size_t i = 1; i < parts.size(); ++i) {
+      JsonValue part = v[parts[i].name];
+      WeightScales &scales = w.scales.emplace_back();
+      if (!part.isObject()) {
+        part.fail("an object");
+        continue;
+      }
+      bool reciprocal = !part["reciprocal"].absent();
+      if (reciprocal)
+        scales.reciprocal = part["reciprocal"].boolean();
+      sourcesOf(part,
+                reciprocal ? std::vector<std::string_view>{"reciprocal"}
+                           : std::vector<std::string_view>{},
+                w, scales.sources);
     }
     add(weights, w.name, plan.weights.size());
     plan.weights.push_back(std::move(w));
+  }
+
+  /// Where one part of `w` comes from: the keys of `v` beside `own`.
+  void sourcesOf(JsonValue v, std::vector<std::string_view> own,
+                 const Weight &w, std::vector<TensorSource> &out) {
+    auto also = [&](std::initializer_list<std::string_view> names) {
+      own.insert(own.end(), names);
+      keys(v, own);
+    };
+    if (w.stacked) {
+      also({"stacked"});
+      stack(v["stacked"], w, out);
+    } else if (placed()) {
+      also({"tensor", "file", "offset"});
+      out.push_back(
+          {v["tensor"].string(), fileIndex(v["file"]), size(v["offset"])});
+    } else {
+      also({"tensor"});
+      out.push_back({v["tensor"].string(), 0, 0});
+    }
   }
 
   uint32_t fileIndex(JsonValue v) {
@@ -207,7 +236,7 @@ private:
     return static_cast<uint32_t>(index);
   }
 
-  void stack(JsonValue v, Weight &w) {
+  void stack(JsonValue v, const Weight &w, std::vector<TensorSource> &out) {
     bool listed = !v["tensors"].absent();
     JsonValue at = v["at"];
     if (listed)
@@ -228,13 +257,13 @@ private:
     if (placed() && (!at.isArray() || at.size() != count))
       return at.fail("an array of " + std::to_string(count));
 
-    w.sources.resize(count);
+    out.resize(count);
     if (listed) {
       std::vector<JsonValue> names = v["tensors"].elements();
       for (size_t i = 0; i < names.size(); ++i)
-        w.sources[i].tensor = names[i].string();
+        out[i].tensor = names[i].string();
     } else {
-      pattern(v, w);
+      pattern(v, out);
     }
     if (!placed())
       return;
@@ -242,12 +271,12 @@ private:
     for (size_t i = 0; i < places.size(); ++i) {
       if (!places[i].isArray() || places[i].size() != 2)
         return places[i].fail("an array of file and offset");
-      w.sources[i].file = fileIndex(places[i].at(0));
-      w.sources[i].offset = size(places[i].at(1));
+      out[i].file = fileIndex(places[i].at(0));
+      out[i].offset = size(places[i].at(1));
     }
   }
 
-  void pattern(JsonValue v, Weight &w) {
+  void pattern(JsonValue v, std::vector<TensorSource> &out) {
     std::string text = v["pattern"].string();
     int64_t first = v["first"].integer(0, 999'999'999);
     size_t hole = text.find(detail::placeholder);
@@ -260,14 +289,16 @@ private:
     }
     std::string prefix = text.substr(0, hole);
     std::string suffix = text.substr(hole + detail::placeholder.size());
-    for (TensorSource &s : w.sources)
+    for (TensorSource &s : out)
       s.tensor = prefix + std::to_string(first++) + suffix;
   }
 
   void cache(JsonValue v) {
-    keys(v, {"name", "format", "width"});
+    JsonValue kind = v["kind"];
+    keys(v, {"name", "format", "width", kind.absent() ? "width" : "kind"});
     Cache c{v["name"].string(), format(v["format"]),
-            v["width"].integer(0, maxInteger)};
+            v["width"].integer(0, maxInteger),
+            kind.absent() ? "" : kind.string()};
     add(caches, c.name, plan.caches.size());
     plan.caches.push_back(std::move(c));
   }

@@ -29,7 +29,7 @@ private:
   void weights();
   void weight(size_t index);
   void source(const Weight &weight, const TensorSource &source,
-              std::optional<uint64_t> bytes, const std::string &at);
+              uint64_t bytes, const std::string &at);
   void caches();
   void kernels();
 

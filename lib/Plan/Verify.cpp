@@ -151,6 +151,8 @@ void Verifier::weights() {
     uniqueName(plan.weights[i].name, "/weights/" + std::to_string(i) + "/name",
                seen);
     sources += plan.weights[i].sources.size();
+    for (const WeightScales &scales : plan.weights[i].scales)
+      sources += scales.sources.size();
     weight(i);
   }
   if (sources > maxSources)
@@ -183,23 +185,42 @@ void Verifier::weight(size_t index) {
   if (overflow || __builtin_mul_overflow(total, element, &bytes) ||
       bytes > maxInteger)
     return fail(at + "/shape", "expected less than 2^53 bytes, found more");
+  int64_t group = scaleGroup(w.format);
+  bool wholeGroups = w.format == Format::NVFP4 || w.format == Format::Int4G32;
+  if (group > 1 && w.shape.size() < (w.stacked ? 3 : 2))
+    return fail(at + "/shape", "expected a matrix in the format " +
+                                   std::string(formatName(w.format)) +
+                                   ", found fewer dimensions");
+  if (wholeGroups && w.shape.back() % group != 0)
+    return fail(at + "/shape", "expected columns in groups of " +
+                                   std::to_string(group) + ", found " +
+                                   std::to_string(w.shape.back()));
 
+  std::vector<StoragePart> parts = w.parts();
+  if (w.scales.size() + 1 != parts.size())
+    return fail(at, "expected " + std::to_string(parts.size()) + " parts of " +
+                        quote(w.name) + " in " +
+                        std::string(formatName(w.format)) + ", found " +
+                        std::to_string(w.scales.size() + 1));
   uint64_t wanted = w.stacked ? static_cast<uint64_t>(w.shape[0]) : 1;
-  if (w.sources.size() != wanted)
-    return fail(at, "expected " + std::to_string(wanted) +
-                        " checkpoint tensors for " + quote(w.name) +
-                        ", found " + std::to_string(w.sources.size()));
-  std::optional<uint64_t> eachBytes;
-  if (elementBytes(w.format))
-    eachBytes = each * element;
-  for (size_t i = 0; i < w.sources.size(); ++i)
-    source(w, w.sources[i], eachBytes,
-           at + (w.stacked ? "/stacked" : "") +
-               (w.stacked ? " (tensor " + std::to_string(i) + ")" : ""));
+  for (size_t p = 0; p < parts.size(); ++p) {
+    std::string where = at + (p ? "/" + std::string(parts[p].name) : "");
+    const std::vector<TensorSource> &sources = w.partSources(p);
+    if (sources.size() != wanted)
+      return fail(where, "expected " + std::to_string(wanted) +
+                             " checkpoint tensors for " + quote(w.name) +
+                             ", found " + std::to_string(sources.size()));
+    if (p && w.scales[p - 1].reciprocal && parts[p].name != "global")
+      fail(where + "/reciprocal", "expected none but of a global scale");
+    for (size_t i = 0; i < sources.size(); ++i)
+      source(w, sources[i], parts[p].bytes(),
+             where + (w.stacked ? "/stacked (tensor " + std::to_string(i) + ")"
+                                : ""));
+  }
 }
 
 void Verifier::source(const Weight &weight, const TensorSource &source,
-                      std::optional<uint64_t> bytes, const std::string &at) {
+                      uint64_t bytes, const std::string &at) {
   if (!isName(source.tensor))
     return fail(at,
                 "expected the name of a tensor, found " + quote(source.tensor));
@@ -215,15 +236,13 @@ void Verifier::source(const Weight &weight, const TensorSource &source,
                         std::to_string(files.size()) + " (exclusive), found " +
                         std::to_string(source.file));
   const CheckpointFile &f = files[source.file];
-  // Formats with scales beside them have no size here: only the begin counts.
-  uint64_t needed = bytes.value_or(1);
   if (source.offset < f.headerBytes || source.offset > f.size ||
-      needed > f.size - source.offset)
+      bytes > f.size - source.offset)
     fail(at, "expected tensor " + quote(source.tensor) + " between bytes " +
                  std::to_string(f.headerBytes) + " and " +
                  std::to_string(f.size) + " of " + quote(f.name) +
                  ", found offset " + std::to_string(source.offset) + " and " +
-                 std::to_string(needed) + " bytes");
+                 std::to_string(bytes) + " bytes");
 }
 
 void Verifier::caches() {
@@ -233,6 +252,11 @@ void Verifier::caches() {
     std::string at = "/caches/" + std::to_string(i);
     uniqueName(c.name, at + "/name", seen);
     range(c.width, 1, maxStep, at + "/width");
+    if (c.kind != "" && c.kind != "expanded" && c.kind != "latent" &&
+        c.kind != "index")
+      fail(at + "/kind", "expected \"expanded\", \"latent\" or \"index\", "
+                         "found " +
+                             quote(c.kind));
     if (!elementBytes(c.format))
       fail(at + "/format", "expected a format without block scales, found " +
                                std::string(formatName(c.format)));

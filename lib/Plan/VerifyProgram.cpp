@@ -218,10 +218,10 @@ void Verifier::argument(ProgramState &state, const Launch &launch,
     if (ref->index >= plan.weights.size())
       return outOfRange("weight", plan.weights.size(), ref->index);
     const Weight &w = plan.weights[ref->index];
-    if (!fits(w.stacked ? Parameter::Kind::Table : Parameter::Kind::Buffer,
+    if (!fits(w.isTable() ? Parameter::Kind::Table : Parameter::Kind::Buffer,
               w.format, "weight " + quote(w.name)))
       return;
-    if (!w.stacked && writes(parameter.access))
+    if (!w.isTable() && writes(parameter.access))
       complain("weights to be only read", "weight " + quote(w.name) +
                                               " for \"" +
                                               parameterText(parameter) + "\"");
@@ -254,8 +254,13 @@ void Verifier::argument(ProgramState &state, const Launch &launch,
     if (!fits(Parameter::Kind::Buffer, isLogits ? Format::F32 : Format::I32,
               what))
       return;
-    if (isLogits ? reads(parameter.access) : writes(parameter.access))
-      complain(what + (isLogits ? " to be only written" : " to be only read"),
+    Access usual = isLogits                    ? Access::Write
+                   : *port == Port::Saturated ? Access::ReadWrite
+                                              : Access::Read;
+    if (parameter.access != usual)
+      complain(what + (isLogits                    ? " to be only written"
+                       : usual == Access::ReadWrite ? " to be read and written"
+                                                    : " to be only read"),
                "\"" + parameterText(parameter) + "\"");
     state.logitsWritten |= isLogits && writes(parameter.access);
   }

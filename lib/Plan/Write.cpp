@@ -160,34 +160,48 @@ std::optional<Pattern> findPattern(const std::vector<TensorSource> &sources) {
   return std::nullopt;
 }
 
-Json toJson(const Weight &w, bool placed) {
-  Json out;
-  out["name"] = w.name;
-  out["format"] = formatName(w.format);
-  out["shape"] = w.shape;
-  if (!w.stacked) {
-    TensorSource source = w.sources.empty() ? TensorSource() : w.sources[0];
+/// Adds where the tensors of one part of a weight come from.
+void addSources(Json &out, const std::vector<TensorSource> &sources,
+                bool stacked, bool placed) {
+  if (!stacked) {
+    TensorSource source = sources.empty() ? TensorSource() : sources[0];
     out["tensor"] = source.tensor;
     if (placed) {
       out["file"] = source.file;
       out["offset"] = source.offset;
     }
-    return out;
+    return;
   }
   Json &stack = out["stacked"] = Json::object();
-  if (std::optional<Pattern> pattern = findPattern(w.sources)) {
+  if (std::optional<Pattern> pattern = findPattern(sources)) {
     stack["pattern"] = pattern->text;
     stack["first"] = pattern->first;
-    stack["count"] = w.sources.size();
+    stack["count"] = sources.size();
   } else {
     Json &names = stack["tensors"] = Json::array();
-    for (const TensorSource &s : w.sources)
+    for (const TensorSource &s : sources)
       names.push_back(s.tensor);
   }
   if (placed) {
     Json &at = stack["at"] = Json::array();
-    for (const TensorSource &s : w.sources)
+    for (const TensorSource &s : sources)
       at.push_back(Json::array({s.file, s.offset}));
+  }
+}
+
+Json toJson(const Weight &w, bool placed) {
+  Json out;
+  out["name"] = w.name;
+  out["format"] = formatName(w.format);
+  out["shape"] = w.shape;
+  addSources(out, w.sources, w.stacked, placed);
+  std::vector<StoragePart> parts = storageParts(w.format, 1, 1);
+  for (size_t i = 1; i < parts.size() && i <= w.scales.size(); ++i) {
+    const WeightScales &scales = w.scales[i - 1];
+    Json &part = out[std::string(parts[i].name)] = Json::object();
+    addSources(part, scales.sources, w.stacked, placed);
+    if (scales.reciprocal)
+      part["reciprocal"] = true;
   }
   return out;
 }
@@ -292,10 +306,14 @@ Json toJson(const Plan &plan) {
   for (const Weight &w : plan.weights)
     weights.push_back(toJson(w, placed));
   Json &caches = out["caches"] = Json::array();
-  for (const Cache &c : plan.caches)
-    caches.push_back({{"name", c.name},
-                      {"format", formatName(c.format)},
-                      {"width", c.width}});
+  for (const Cache &c : plan.caches) {
+    Json cache = {{"name", c.name},
+                  {"format", formatName(c.format)},
+                  {"width", c.width}};
+    if (!c.kind.empty())
+      cache["kind"] = c.kind;
+    caches.push_back(std::move(cache));
+  }
   Json &kernels = out["kernels"] = Json::array();
   for (const Kernel &k : plan.kernels) {
     Json parameters = Json::array();

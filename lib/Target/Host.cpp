@@ -1,8 +1,8 @@
 //===- Host.cpp - what the host can lower ---------------------------------===//
 //
 // Part of mla. The host computes in f32 and is the reference for every other
-// target, so it lowers every op; it reads the element types that a CPU
-// converts directly, and keeps caches in f32.
+// target, so it lowers every op. Matrices may be in any storage format; norms,
+// biases and the embedding are in one whose elements stand alone.
 //
 //===----------------------------------------------------------------------===//
 #include "Targets.h"
@@ -15,46 +15,59 @@ static std::string formatText(Format format) {
   return std::string(formatName(format));
 }
 
-/// Weights in f32, bf16 or f16; caches in f32.
-static Refusal needsPlainFormats(Operation *op) {
-  for (Type type : op->getOperandTypes()) {
-    if (auto weight = dyn_cast<WeightType>(type)) {
-      Format format = weight.getFormat();
-      if (format != Format::F32 && format != Format::BF16 &&
-          format != Format::F16)
-        return "needs weights in f32, bf16 or f16, found " + formatText(format);
-    }
+static bool standsAlone(Format format) {
+  return elementBytes(format).has_value();
+}
+
+/// Latent caches in any format, others in f32.
+static Refusal needsCacheFormats(Operation *op) {
+  for (Type type : op->getOperandTypes())
     if (auto cache = dyn_cast<CacheType>(type))
-      if (cache.getFormat() != Format::F32)
-        return "needs caches in f32, found " + formatText(cache.getFormat());
-  }
+      if (cache.getFormat() != Format::F32 &&
+          cache.getKind() != CacheKind::Latent)
+        return "needs caches that are not latent in f32, found " +
+               formatText(cache.getFormat());
   return std::nullopt;
 }
 
+/// Weights in f32, bf16 or f16: elements that stand alone.
+static Refusal needsPlainWeights(Operation *op) {
+  for (Type type : op->getOperandTypes())
+    if (auto weight = dyn_cast<WeightType>(type))
+      if (!standsAlone(weight.getFormat()))
+        return "needs weights in f32, bf16 or f16, found " +
+               formatText(weight.getFormat());
+  return needsCacheFormats(op);
+}
+
+/// The vector operands are of rank 1, whose type admits only plain formats, and
+/// the latent caches may be in any.
+static Refusal any(Operation *) { return std::nullopt; }
+
 const Target &mla::hostTarget() {
   static const Lowering lowerings[] = {
-      {"embedding", "mla.embedding", needsPlainFormats},
-      {"rms_norm", "mla.rms_norm", needsPlainFormats},
-      {"layer_norm", "mla.layer_norm", needsPlainFormats},
-      {"linear", "mla.linear", needsPlainFormats},
-      {"joined_linear", "mla.joined_linear", needsPlainFormats},
-      {"gated_linear", "mla.gated_linear", needsPlainFormats},
-      {"swiglu", "mla.swiglu", needsPlainFormats},
-      {"add", "mla.add", needsPlainFormats},
-      {"split", "mla.split", needsPlainFormats},
-      {"lm_head", "mla.lm_head", needsPlainFormats},
-      {"rotary_embedding", "mla.rotary_embedding", needsPlainFormats},
-      {"rope", "mla.rope", needsPlainFormats},
-      {"cache_write", "mla.cache_write", needsPlainFormats},
-      {"latent_cache_write", "mla.latent_cache_write", needsPlainFormats},
-      {"attention", "mla.attention", needsPlainFormats},
-      {"absorb_query", "mla.absorb_query", needsPlainFormats},
-      {"latent_attention", "mla.latent_attention", needsPlainFormats},
-      {"expand_value", "mla.expand_value", needsPlainFormats},
-      {"indexer", "mla.indexer", needsPlainFormats},
-      {"route", "mla.route", needsPlainFormats},
-      {"experts", "mla.experts", needsPlainFormats},
-      {"moe", "mla.moe", needsPlainFormats},
+      {"embedding", "mla.embedding", needsPlainWeights},
+      {"rms_norm", "mla.rms_norm", needsPlainWeights},
+      {"layer_norm", "mla.layer_norm", needsPlainWeights},
+      {"linear", "mla.linear", any},
+      {"joined_linear", "mla.joined_linear", any},
+      {"gated_linear", "mla.gated_linear", any},
+      {"swiglu", "mla.swiglu", any},
+      {"add", "mla.add", any},
+      {"split", "mla.split", any},
+      {"lm_head", "mla.lm_head", any},
+      {"rotary_embedding", "mla.rotary_embedding", any},
+      {"rope", "mla.rope", any},
+      {"cache_write", "mla.cache_write", needsCacheFormats},
+      {"latent_cache_write", "mla.latent_cache_write", needsPlainWeights},
+      {"attention", "mla.attention", needsCacheFormats},
+      {"absorb_query", "mla.absorb_query", any},
+      {"latent_attention", "mla.latent_attention", any},
+      {"expand_value", "mla.expand_value", any},
+      {"indexer", "mla.indexer", needsCacheFormats},
+      {"route", "mla.route", needsPlainWeights},
+      {"experts", "mla.experts", any},
+      {"moe", "mla.moe", any},
   };
   static const Target host{"host", lowerings};
   return host;

@@ -139,7 +139,31 @@ void addPerplexity(CLI::App &app, Action &action) {
       ->check(CLI::Range(int64_t(2), int64_t(1) << 40));
   sub->add_flag("--json", options->json, "Print JSON");
   sub->callback([options, &action] {
-    action = [options] { return perplexity(*options, std::cout); };
+    action = [options] { return perplexity(*options, std::cout, std::cerr); };
+  });
+}
+
+void addCalibrate(CLI::App &app, Action &action) {
+  auto options = std::make_shared<CalibrateOptions>();
+  CLI::App *sub = app.add_subcommand(
+      "calibrate", "Measure the range of the latent cache for an FP8 cache");
+  sub->footer(
+      "Runs the documents of a text (see 'perplexity') and writes one scale a "
+      "layer, the largest\nmagnitude divided by 448. The file is for "
+      "mla-compile --kv-scales and mla-quantize --kv-scales.\nThe plan's own "
+      "cache must be in f32, bf16 or f16.");
+  addPlanOptions(*sub, *options);
+  sub->add_option("--file,-f", options->file, "Text file")
+      ->required()
+      ->type_name("FILE");
+  sub->add_option("--output,-o", options->output, "JSON file to write")
+      ->required()
+      ->type_name("FILE");
+  number(sub, "--max-tokens", options->maxTokens,
+         "Use only the first N tokens of a document, bos included")
+      ->check(CLI::Range(int64_t(2), int64_t(1) << 40));
+  sub->callback([options, &action] {
+    action = [options] { return calibrate(*options, std::cout); };
   });
 }
 
@@ -206,6 +230,7 @@ int run(int argc, const char *const *argv) {
     addGenerate(app, action);
     addLogits(app, action);
     addPerplexity(app, action);
+    addCalibrate(app, action);
     addBench(app, action);
     addInspect(app, action);
     try {

@@ -58,7 +58,17 @@ struct PerplexityOptions : PlanOptions {
   bool json = false;
 };
 /// How well the model predicts the documents of a text file.
-Status perplexity(const PerplexityOptions &options, std::ostream &out);
+Status perplexity(const PerplexityOptions &options, std::ostream &out,
+                  std::ostream &err);
+
+struct CalibrateOptions : PlanOptions {
+  std::filesystem::path file;   ///< Text.
+  std::filesystem::path output; ///< JSON; see mla/Config/KvScales.h.
+  int64_t maxTokens = 0;        ///< Of a document; 0: the model's context.
+};
+/// Measures the range of the latent cache over a text and writes the scales that
+/// an FP8 cache of this model needs.
+Status calibrate(const CalibrateOptions &options, std::ostream &out);
 
 struct BenchOptions : PlanOptions {
   int64_t promptTokens = 128;

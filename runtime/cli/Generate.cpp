@@ -129,6 +129,7 @@ Status generate(GenerateOptions options, std::ostream &out, std::ostream &err) {
   // The first token comes out of the prompt's step.
   report(err, "generated", std::max<int64_t>(generated - 1, 0),
          watch.seconds());
+  reportSaturation(*engine, err);
   return {};
 }
 

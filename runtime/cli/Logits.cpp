@@ -65,6 +65,7 @@ Status logits(const LogitsOptions &options, std::ostream &err) {
       }
   }
   MLA_RETURN_IF_ERROR(writeSafetensors(options.output, outputs));
+  reportSaturation(*engine, err);
   err << "wrote " << options.output.string() << "\n";
   return {};
 }

@@ -9,6 +9,7 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
+#include <ostream>
 
 namespace mla::cli {
 
@@ -88,6 +89,14 @@ Status writeSafetensors(const std::filesystem::path &path,
   if (!status.ok())
     std::filesystem::remove(draft, error);
   return status;
+}
+
+void reportSaturation(const runtime::Engine &engine, std::ostream &err) {
+  if (int64_t values = engine.saturatedValues())
+    err << "warning: " << values
+        << " values were beyond the range of the FP8 latent cache and were cut "
+           "off; measure its scales with 'mla-run calibrate' and give them to "
+           "mla-compile --kv-scales\n";
 }
 
 } // namespace mla::cli

@@ -7,9 +7,11 @@
 #define MLA_RUNTIME_CLI_SUPPORT_H
 
 #include "mla/Support/Status.h"
+#include "runtime/executor/Engine.h"
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <iosfwd>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,6 +56,9 @@ struct NamedMatrix {
 /// never a torn file. Io, with the path.
 Status writeSafetensors(const std::filesystem::path &path,
                         std::span<const NamedMatrix> matrices);
+
+/// A warning if values did not fit an FP8 cache, with what helps.
+void reportSaturation(const runtime::Engine &engine, std::ostream &err);
 
 } // namespace mla::cli
 

@@ -5,9 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/executor/Engine.h"
+#include "mla/Quant/Matrix.h"
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 
 namespace mla::runtime {
 namespace {
@@ -82,6 +84,7 @@ Result<Logits> Engine::runStep(std::span<const StepSequence> sequences,
   for (const ProgramRun &run : runs) {
     MLA_RETURN_IF_ERROR(
         runProgram(run.program, fillPorts(run, sequences, lengths)));
+    countSaturated(run.tokens);
     Logits logits(port<const float>(plan::Port::Logits), run.outputs, vocab);
     MLA_RETURN_IF_ERROR(checkFinite(run, logits, lengths));
     if (runs.size() == 1)
@@ -131,6 +134,7 @@ plan::SymbolValues Engine::fillPorts(const ProgramRun &run,
     ++row;
   }
 
+  std::fill_n(port<int32_t>(plan::Port::Saturated), run.tokens, 0);
   plan::SymbolValues symbols;
   symbols[plan::Symbol::Tokens] = run.tokens;
   symbols[plan::Symbol::Sequences] = row;
@@ -158,6 +162,48 @@ Status Engine::runProgram(size_t program, const plan::SymbolValues &symbols) {
     cost.fastest = cost.calls == 0 ? seconds : std::min(cost.fastest, seconds);
     cost.seconds += seconds;
     ++cost.calls;
+  }
+  return {};
+}
+
+void Engine::countSaturated(int64_t tokens) {
+  const auto *counts = port<const int32_t>(plan::Port::Saturated);
+  saturated = std::accumulate(counts, counts + tokens, saturated);
+}
+
+bool Engine::hasFp8Cache() const {
+  return std::any_of(thePlan.caches.begin(), thePlan.caches.end(),
+                     [](const plan::Cache &cache) {
+                       return cache.format == Format::FP8E4M3;
+                     });
+}
+
+Status Engine::raiseLargest(const Sequence &sequence, std::span<float> amax) {
+  std::vector<std::byte> page;
+  for (size_t c = 0; c < thePlan.caches.size(); ++c) {
+    const plan::Cache &cache = thePlan.caches[c];
+    if (cache.kind != "latent")
+      continue;
+    if (cache.format != Format::F32 && cache.format != Format::BF16 &&
+        cache.format != Format::F16)
+      return unsupported("the range of cache " + cache.name +
+                         " cannot be measured in " +
+                         std::string(formatName(cache.format)) +
+                         "; compile the plan with --kv-cache-dtype f32");
+    uint64_t rowBytes =
+        *elementBytes(cache.format) * static_cast<uint64_t>(cache.width);
+    for (int64_t at = 0; at < sequence.length(); at += plan::pageTokens) {
+      int64_t rows = std::min(plan::pageTokens, sequence.length() - at);
+      auto number = static_cast<uint64_t>(
+          sequence.pages()[static_cast<size_t>(at / plan::pageTokens)]);
+      page.resize(static_cast<uint64_t>(rows) * rowBytes);
+      MLA_RETURN_IF_ERROR(device->read(
+          *caches[c], number * plan::pageTokens * rowBytes, page));
+      std::vector<float> values(static_cast<size_t>(rows * cache.width));
+      quant::dequantizeRows({cache.format, rows, cache.width, page, {}, {}}, 0,
+                            values);
+      amax[c] = std::max(amax[c], quant::largestMagnitude(values));
+    }
   }
   return {};
 }

@@ -109,6 +109,16 @@ public:
   int64_t contextLength() const;
   int64_t cacheTokens() const;
   MemoryUse memory() const;
+  /// Values that were beyond the range of an FP8 latent cache when they were
+  /// written, over all layers of all steps, and were cut off there.
+  int64_t saturatedValues() const { return saturated; }
+  bool hasFp8Cache() const;
+
+  /// Raises amax[c] to the largest magnitude among the rows of `sequence` in
+  /// cache c, for each cache of the plan that is latent. Unsupported if such a
+  /// cache is not in f32, bf16 or f16. `amax` has an entry for every cache.
+  Status raiseLargest(const Sequence &sequence, std::span<float> amax);
+
   /// Empty without EngineOptions::profile.
   std::vector<LaunchCost> profile() const;
 
@@ -122,6 +132,7 @@ private:
                                std::span<const StepSequence> sequences,
                                std::span<const int64_t> lengths);
   Status runProgram(size_t program, const plan::SymbolValues &symbols);
+  void countSaturated(int64_t tokens);
   Status checkFinite(const ProgramRun &run, const Logits &logits,
                      std::span<const int64_t> lengths) const;
   template <typename T> T *port(plan::Port p) {
@@ -142,6 +153,7 @@ private:
   std::vector<float> gathered; ///< Logits of a step of several runs.
   std::vector<std::vector<LaunchCost>> costs; ///< By program; profile only.
   bool profiling = false;
+  int64_t saturated = 0;
   int64_t steps = 0;
 };
 

@@ -21,6 +21,7 @@ Result<uint64_t> portBytes(const plan::Plan &plan, plan::Port port) {
     case plan::Port::Ids:
     case plan::Port::Positions:
     case plan::Port::Sequence:
+    case plan::Port::Saturated:
       shape = {program.maxTokens};
       break;
     case plan::Port::PageTable:

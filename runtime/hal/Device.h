@@ -101,6 +101,11 @@ public:
   /// Blocks until what was run has ended. Returns the first error of a kernel,
   /// if the device can tell; the device is then of no further use.
   virtual Status synchronize() = 0;
+
+  /// Copies bytes from `offset` of `buffer` on, of whatever access, as they are
+  /// when all that was run has ended. Invalid if they lie beyond its end.
+  virtual Status read(const Buffer &buffer, uint64_t offset,
+                      std::span<std::byte> to) = 0;
 };
 
 } // namespace mla::hal

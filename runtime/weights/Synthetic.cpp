@@ -5,9 +5,7 @@
 //===----------------------------------------------------------------------===//
 #include "runtime/weights/Synthetic.h"
 #include "mla/Support/Hash.h"
-#include <bit>
 #include <cmath>
-#include <cstring>
 
 namespace mla::runtime {
 namespace {
@@ -21,11 +19,19 @@ uint64_t splitMix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+/// int4's values go by the name of the weight that they pack.
+std::string_view weightName(std::string_view name) {
+  constexpr std::string_view packed = "_packed";
+  if (name.ends_with(packed))
+    name.remove_suffix(packed.size());
+  return name;
+}
+
 } // namespace
 
 SyntheticTensor::SyntheticTensor(std::string_view name,
                                  std::span<const int64_t> shape, int64_t seed)
-    : start(fnv1a64(name) + static_cast<uint64_t>(seed) * golden) {
+    : start(fnv1a64(weightName(name)) + static_cast<uint64_t>(seed) * golden) {
   offset = 0.0;
   if (shape.size() > 1) {
     double columns = static_cast<double>(shape.back());
@@ -46,25 +52,13 @@ float SyntheticTensor::value(uint64_t index) const {
   return static_cast<float>(offset + scale * u);
 }
 
-void SyntheticTensor::fill(Format format, uint64_t first,
-                           std::span<std::byte> out) const {
-  if (format == Format::BF16) {
-    for (size_t i = 0; i < out.size() / 2; ++i) {
-      uint16_t bits = roundToBF16(value(first + i));
-      std::memcpy(out.data() + 2 * i, &bits, 2);
-    }
-    return;
-  }
-  for (size_t i = 0; i < out.size() / 4; ++i) {
-    float v = value(first + i);
-    std::memcpy(out.data() + 4 * i, &v, 4);
-  }
+void SyntheticTensor::fill(uint64_t first, std::span<float> out) const {
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = value(first + i);
 }
 
-uint16_t roundToBF16(float value) {
-  auto bits = std::bit_cast<uint32_t>(value);
-  bits += 0x7FFF + ((bits >> 16) & 1);
-  return static_cast<uint16_t>(bits >> 16);
+float SyntheticTensor::bound() const {
+  return static_cast<float>(offset + scale);
 }
 
 } // namespace mla::runtime

@@ -8,13 +8,9 @@
 #ifndef MLA_RUNTIME_WEIGHTS_SYNTHETIC_H
 #define MLA_RUNTIME_WEIGHTS_SYNTHETIC_H
 
-#include "mla/Support/Format.h"
-#include "mla/Support/Status.h"
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
 namespace mla::runtime {
 
@@ -28,18 +24,17 @@ public:
   /// Element `index` (row-major), in f32 and not yet rounded to bf16.
   float value(uint64_t index) const;
 
-  /// Writes elements first, first + 1, ... as far as `out` reaches. `format` is
-  /// F32 or BF16.
-  void fill(Format format, uint64_t first, std::span<std::byte> out) const;
+  /// Elements first, first + 1, ...
+  void fill(uint64_t first, std::span<float> out) const;
+
+  /// No element is larger in magnitude.
+  float bound() const;
 
 private:
   uint64_t start; ///< State of the generator for index 0.
   double offset;  ///< value = offset + scale * u
   double scale;
 };
-
-/// Nearest bf16, ties to even, as its 16 bits. `value` is finite.
-uint16_t roundToBF16(float value);
 
 } // namespace mla::runtime
 

@@ -4,10 +4,13 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/weights/WeightStore.h"
+#include "mla/Quant/Codec.h"
+#include "mla/Quant/Matrix.h"
 #include "runtime/base/Progress.h"
 #include "runtime/weights/CheckpointFiles.h"
 #include "runtime/weights/Synthetic.h"
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace mla::runtime {
@@ -16,7 +19,7 @@ namespace {
 /// Synthetic tensors begin at multiples of this, as a cache line does.
 constexpr uint64_t tensorAlignment = 64;
 /// Elements or bytes that a thread handles before it looks for more.
-constexpr uint64_t sliceElements = uint64_t(1) << 16;
+constexpr int64_t sliceElements = int64_t(1) << 16;
 constexpr uint64_t sliceBytes = uint64_t(4) << 20;
 constexpr uint64_t pageBytes = 4096;
 
@@ -25,27 +28,23 @@ std::span<const int64_t> tensorShape(const plan::Weight &weight) {
   return std::span(weight.shape).subspan(weight.stacked ? 1 : 0);
 }
 
-Result<uint64_t> tensorElements(const plan::Weight &weight) {
-  uint64_t elements = 1;
-  for (int64_t size : tensorShape(weight))
-    if (size < 0 || __builtin_mul_overflow(
-                        elements, static_cast<uint64_t>(size), &elements))
-      return invalid("weight " + weight.name + ": its size overflows");
-  return elements;
+uint64_t aligned(uint64_t offset) {
+  return (offset + tensorAlignment - 1) / tensorAlignment * tensorAlignment;
 }
 
-/// Bytes of one tensor of `weight`; also checks that the format can be loaded.
-Result<uint64_t> tensorBytes(const plan::Weight &weight) {
-  std::optional<uint64_t> element = elementBytes(weight.format);
-  if (!element)
-    return unsupported("weight " + weight.name + ": format " +
-                       std::string(formatName(weight.format)) +
-                       " cannot be loaded by this runtime");
-  MLA_ASSIGN_OR_RETURN(uint64_t elements, tensorElements(weight));
-  uint64_t bytes = 0;
-  if (__builtin_mul_overflow(elements, *element, &bytes))
-    return invalid("weight " + weight.name + ": its size overflows");
-  return bytes;
+/// Replaces the f32 values of `part` by their reciprocals.
+Status invert(std::span<std::byte> part, const std::string &tensor) {
+  for (; !part.empty(); part = part.subspan(sizeof(float))) {
+    float value = 0;
+    std::memcpy(&value, part.data(), sizeof value);
+    float inverse = 1.0F / value;
+    if (!std::isfinite(inverse) || !(inverse > 0))
+      return invalid("tensor " + tensor +
+                     ": expected a positive scale, found " +
+                     std::to_string(value));
+    std::memcpy(part.data(), &inverse, sizeof inverse);
+  }
+  return {};
 }
 
 } // namespace
@@ -80,31 +79,56 @@ Status WeightStore::mapCheckpoint(const plan::Plan &plan,
   if (folder.empty())
     folder = plan.checkpoint.folder;
   MLA_ASSIGN_OR_RETURN(files, openCheckpointFiles(plan.checkpoint, folder));
+  // Parts that cannot be used where they lie: their place in one block of memory.
+  struct Copy {
+    size_t weight, tensor;
+    const plan::TensorSource *source;
+    bool reciprocal;
+    uint64_t offset;
+  };
+  std::vector<Copy> copies;
+  uint64_t copied = 0;
   for (size_t w = 0; w < plan.weights.size(); ++w) {
     const plan::Weight &weight = plan.weights[w];
-    MLA_ASSIGN_OR_RETURN(uint64_t bytes, tensorBytes(weight));
-    for (const plan::TensorSource &source : weight.sources) {
-      if (source.file >= files.size())
-        return invalid("tensor " + source.tensor + ": the plan has no file " +
-                       std::to_string(source.file));
-      std::span<const std::byte> file = files[source.file].bytes();
-      if (source.offset > file.size() || bytes > file.size() - source.offset)
-        return invalid("tensor " + source.tensor + ": lies beyond the end of " +
-                       plan.checkpoint.files[source.file].name);
-      std::span<const std::byte> tensor = file.subspan(source.offset, bytes);
-      if (reinterpret_cast<uintptr_t>(tensor.data()) %
-              *elementBytes(weight.format) !=
-          0) {
-        MLA_ASSIGN_OR_RETURN(HostMemory copy,
-                             HostMemory::allocate(bytes, source.tensor));
-        std::memcpy(copy.bytes().data(), tensor.data(), bytes);
-        tensor = copy.bytes();
-        owned.push_back(std::move(copy));
+    std::vector<StoragePart> parts = weight.parts();
+    for (size_t t = 0; t < weight.sources.size(); ++t)
+      for (size_t p = 0; p < parts.size(); ++p) {
+        const plan::TensorSource &source = weight.partSources(p)[t];
+        uint64_t bytes = parts[p].bytes();
+        if (source.file >= files.size())
+          return invalid("tensor " + source.tensor + ": the plan has no file " +
+                         std::to_string(source.file));
+        std::span<const std::byte> file = files[source.file].bytes();
+        if (source.offset > file.size() || bytes > file.size() - source.offset)
+          return invalid("tensor " + source.tensor +
+                         ": lies beyond the end of " +
+                         plan.checkpoint.files[source.file].name);
+        std::span<const std::byte> part = file.subspan(source.offset, bytes);
+        bool reciprocal = p > 0 && weight.scales[p - 1].reciprocal;
+        if (reciprocal || reinterpret_cast<uintptr_t>(part.data()) %
+                                  parts[p].elementBytes !=
+                              0) {
+          copies.push_back({w, weights[w].tensors.size(), &source, reciprocal,
+                            copied});
+          copied = aligned(copied + bytes);
+        }
+        weights[w].tensors.push_back(part);
+        total += bytes;
       }
-      weights[w].tensors.push_back(tensor);
-      total += bytes;
-    }
   }
+  if (copies.empty())
+    return {};
+  MLA_ASSIGN_OR_RETURN(HostMemory memory,
+                       HostMemory::allocate(copied, "copies of weights"));
+  for (const Copy &copy : copies) {
+    std::span<const std::byte> &part = weights[copy.weight].tensors[copy.tensor];
+    std::span<std::byte> to = memory.bytes().subspan(copy.offset, part.size());
+    std::memcpy(to.data(), part.data(), part.size());
+    if (copy.reciprocal)
+      MLA_RETURN_IF_ERROR(invert(to, copy.source->tensor));
+    part = to;
+  }
+  owned.push_back(std::move(memory));
   return {};
 }
 
@@ -135,34 +159,35 @@ void WeightStore::preload(ThreadPool &pool,
 
 Status WeightStore::generate(const plan::Plan &plan, ThreadPool &pool,
                              const WeightOptions &options) {
-  struct Slice {
-    const SyntheticTensor *tensor;
-    Format format;
-    uint64_t first;
-    std::span<std::byte> out;
-  };
+  /// One tensor, and rows of it that a thread makes at a time.
   struct Planned {
     size_t weight;
-    uint64_t offset, bytes;
+    SyntheticTensor tensor;
+    std::vector<StoragePart> parts;
+    int64_t rows, columns;
+    quant::MatrixParts out;
   };
-  std::vector<SyntheticTensor> tensors;
-  std::vector<Planned> planned;
+  struct Slice {
+    const Planned *planned;
+    int64_t firstRow, rows;
+  };
+  std::vector<Planned> all;
   uint64_t size = 0;
   for (size_t w = 0; w < plan.weights.size(); ++w) {
     const plan::Weight &weight = plan.weights[w];
-    if (weight.format != Format::F32 && weight.format != Format::BF16)
-      return unsupported("weight " + weight.name +
-                         ": synthetic weights exist in f32 and bf16, not in " +
-                         std::string(formatName(weight.format)));
-    MLA_ASSIGN_OR_RETURN(uint64_t bytes, tensorBytes(weight));
+    std::span<const int64_t> shape = tensorShape(weight);
+    int64_t columns = shape.empty() ? 1 : shape.back(), rows = 1;
+    for (int64_t n : shape.first(shape.empty() ? 0 : shape.size() - 1))
+      rows *= n;
     for (const plan::TensorSource &source : weight.sources) {
-      tensors.emplace_back(source.tensor, tensorShape(weight),
-                           plan.checkpoint.seed);
-      planned.push_back({w, size, bytes});
-      total += bytes;
-      if (__builtin_add_overflow(size, bytes + tensorAlignment - 1, &size))
-        return invalid("the size of the synthetic weights overflows");
-      size = size / tensorAlignment * tensorAlignment;
+      all.push_back({w, SyntheticTensor(source.tensor, shape,
+                                        plan.checkpoint.seed),
+                     weight.parts(), rows, columns, {}});
+      for (const StoragePart &part : all.back().parts) {
+        total += part.bytes();
+        if (__builtin_add_overflow(size, part.bytes() + tensorAlignment, &size))
+          return invalid("the size of the synthetic weights overflows");
+      }
     }
   }
   if (size > physicalMemory())
@@ -172,26 +197,47 @@ Status WeightStore::generate(const plan::Plan &plan, ThreadPool &pool,
                        HostMemory::allocate(size, "synthetic weights"));
 
   std::vector<Slice> slices;
-  for (size_t t = 0; t < planned.size(); ++t) {
-    const Planned &p = planned[t];
+  uint64_t offset = 0;
+  for (Planned &p : all) {
     Format format = plan.weights[p.weight].format;
-    std::span<std::byte> out = memory.bytes().subspan(p.offset, p.bytes);
-    weights[p.weight].tensors.push_back(out);
-    for (uint64_t first = 0; !out.empty(); first += sliceElements) {
-      uint64_t bytes =
-          std::min<uint64_t>(out.size(), sliceElements * *elementBytes(format));
-      slices.push_back({&tensors[t], format, first, out.first(bytes)});
-      out = out.subspan(bytes);
+    p.out = {format, p.rows, p.columns, {}, {}, {}};
+    std::span<std::byte> *spans[] = {&p.out.values, &p.out.scales,
+                                     &p.out.global};
+    for (size_t i = 0; i < p.parts.size(); ++i) {
+      *spans[i] = memory.bytes().subspan(offset, p.parts[i].bytes());
+      weights[p.weight].tensors.push_back(*spans[i]);
+      offset = aligned(offset + p.parts[i].bytes());
     }
+    if (format == Format::NVFP4) {
+      float global = quant::nvfp4GlobalScale(p.tensor.bound());
+      std::memcpy(p.out.global.data(), &global, sizeof global);
+    }
+    // A block of fp8 scales is made whole.
+    int64_t step = std::max<int64_t>(1, sliceElements / p.columns);
+    if (format == Format::FP8Block)
+      step = (step + 127) / 128 * 128;
+    for (int64_t row = 0; row < p.rows; row += step)
+      slices.push_back({&p, row, std::min(step, p.rows - row)});
   }
   owned.push_back(std::move(memory));
   Progress progress("generating weights", total, options.progress);
   auto count = static_cast<int64_t>(slices.size());
   pool.parallelFor(count, [&](int64_t begin, int64_t end) {
+    std::vector<float> values;
     for (int64_t i = begin; i < end; ++i) {
-      const Slice &slice = slices[static_cast<size_t>(i)];
-      slice.tensor->fill(slice.format, slice.first, slice.out);
-      progress.add(slice.out.size());
+      const auto &[p, firstRow, rows] = slices[static_cast<size_t>(i)];
+      Format format = plan.weights[p->weight].format;
+      values.resize(static_cast<size_t>(rows * p->columns));
+      p->tensor.fill(static_cast<uint64_t>(firstRow * p->columns), values);
+      if (format != Format::F32)
+        for (float &v : values)
+          v = quant::decodeBF16(quant::encodeBF16(v));
+      quant::quantizeRows(values, firstRow, p->out);
+      uint64_t bytes = 0;
+      for (const StoragePart &part : p->parts)
+        bytes += part.bytes() * static_cast<uint64_t>(rows) /
+                 static_cast<uint64_t>(p->rows);
+      progress.add(bytes);
     }
   });
   return {};
@@ -207,7 +253,7 @@ Status WeightStore::bind(const plan::Plan &plan, hal::Device &device) {
       loaded.table.push_back(buffer->address());
       buffers.push_back(std::move(buffer));
     }
-    if (!weight.stacked) {
+    if (!weight.isTable()) {
       if (loaded.table.size() != 1)
         return invalid("weight " + weight.name + ": has " +
                        std::to_string(loaded.table.size()) +

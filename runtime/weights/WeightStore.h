@@ -1,8 +1,9 @@
 //===- WeightStore.h - the weights of a plan in memory ----------*- C++ -*-===//
 //
 // Part of mla. Brings every weight of a plan to a device. Weights of a
-// safetensors checkpoint are mapped and used where they lie; only a tensor that
-// is not aligned to its element is copied. Synthetic weights are generated into
+// safetensors checkpoint are mapped and used where they lie; only what is not
+// aligned to its element, and scales that the file holds as reciprocals, are
+// copied. Synthetic weights are generated into
 // memory of their own. Nothing is handed out before everything is checked.
 //
 // Threads: immutable once loaded.
@@ -35,10 +36,11 @@ public:
        const WeightOptions &options);
 
   /// What a kernel receives for weight `index`: the address of its only tensor,
-  /// or of the table of its tensors' addresses.
+  /// or of the table of addresses (plan::Weight::isTable()).
   uint64_t argument(uint32_t index) const { return weights[index].argument; }
 
-  /// The tensors of weight `index` as the host sees them.
+  /// The tensors of weight `index` as the host sees them: all parts of the first,
+  /// then of the next.
   std::span<const std::span<const std::byte>> tensors(uint32_t index) const {
     return weights[index].tensors;
   }

@@ -14,7 +14,7 @@
 // CHECK-NEXT: %[[WIDE:.*]] = arith.extui %[[STORED]] : vector<8xi16> to vector<8xi32>
 // CHECK: %[[HALF:.*]] = arith.shli %[[WIDE]], %{{.*}} : vector<8xi32>
 // CHECK-NEXT: %[[W:.*]] = arith.bitcast %[[HALF]] : vector<8xi32> to vector<8xf32>
-// CHECK-NEXT: math.fma %[[W]], %{{.*}}, %{{.*}} : vector<8xf32>
+// CHECK: math.fma %[[W]], %{{.*}}, %{{.*}} : vector<8xf32>
 // CHECK: return
 
 // Tests that no kernel lets LLVM reassociate or fuse: results must not depend

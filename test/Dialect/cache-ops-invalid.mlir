@@ -134,3 +134,23 @@ func.func @latent_cache_write_c3_eps(%x: tensor<?x12xf32>, %n: !mla.weight<8xbf1
   %0 = mla.latent_cache_write %x, %n, %cs, %c, %b {eps = 0.0, interleaved = true} : (tensor<?x12xf32>, !mla.weight<8xbf16>, tensor<?x4xf32>, !mla.cache<latent, 12xf32>, !mla.batch) -> !mla.cache<latent, 12xf32>
   return
 }
+
+// -----
+
+// expected-error@+1 {{C1: expected a scale with fp8_e4m3 and only with it, found none with '!mla.cache<latent, 12xfp8_e4m3>'}}
+mla.cache @cache_c1 : !mla.cache<latent, 12xfp8_e4m3>
+
+// -----
+
+// expected-error@+1 {{C1: expected a scale with fp8_e4m3 and only with it, found one with '!mla.cache<latent, 12xbf16>'}}
+mla.cache @cache_c1_bf16 : !mla.cache<latent, 12xbf16> {scale = 1.0 : f32}
+
+// -----
+
+// expected-error@+1 {{C1: expected a positive, finite scale, found -1.000000e+00 : f32}}
+mla.cache @cache_c1_negative : !mla.cache<latent, 12xfp8_e4m3> {scale = -1.0 : f32}
+
+// -----
+
+// expected-error@+1 {{C1: expected a positive, finite scale, found 0x7F800000 : f32}}
+mla.cache @cache_c1_infinite : !mla.cache<latent, 12xfp8_e4m3> {scale = 0x7F800000 : f32}

@@ -5,6 +5,10 @@
 // CHECK: mla.cache @layers.0.kv : !mla.cache<expanded, 28xf32>
 mla.cache @layers.0.kv : !mla.cache<expanded, 28xf32>
 
+// Tests that an FP8 cache has a scale.
+// CHECK: mla.cache @layers.0.latent : !mla.cache<latent, 12xfp8_e4m3> {scale = 1.250000e-02 : f32}
+mla.cache @layers.0.latent : !mla.cache<latent, 12xfp8_e4m3> {scale = 1.25e-02 : f32}
+
 // CHECK-LABEL: func.func @get_cache
 func.func @get_cache() -> !mla.cache<expanded, 28xf32> {
   // CHECK: mla.get_cache @layers.0.kv : !mla.cache<expanded, 28xf32>

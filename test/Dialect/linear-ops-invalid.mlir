@@ -241,3 +241,23 @@ func.func @lm_head_c2(%x: tensor<?x8xf32>, %w: !mla.weight<32x8xbf16>, %b: !mla.
   %0 = mla.lm_head %x, %w, %b : (tensor<?x8xf32>, !mla.weight<32x8xbf16>, !mla.batch) -> tensor<?x8xf32>
   return
 }
+
+// -----
+
+// expected-error@+1 {{C1: expected 1 '{}' in the tensor name of a weight of rank 3, found 0}}
+mla.weight @weight_c1_scales : !mla.weight<2x16x8xfp8_block> from "w.{}" scales ["s"]
+
+// -----
+
+// expected-error@+1 {{C2: expected a number of tensors of 3, found 2}}
+mla.weight @weight_c2 : !mla.weight<16x32xnvfp4> from "w" scales ["s"]
+
+// -----
+
+// expected-error@+1 {{C2: expected a number of tensors of 1, found 2}}
+mla.weight @weight_c2_none : !mla.weight<16x32xbf16> from "w" scales ["s"]
+
+// -----
+
+// expected-error@+1 {{C3: reciprocal_global is of nvfp4, found '!mla.weight<16x32xint4_g32>'}}
+mla.weight @weight_c3 : !mla.weight<16x32xint4_g32> from "w" scales ["s"] {reciprocal_global}

@@ -5,8 +5,15 @@
 // of experts with the place of the expert's number.
 // CHECK: mla.weight @norm : !mla.weight<8xbf16> from "model.norm.weight"
 mla.weight @norm : !mla.weight<8xbf16> from "model.norm.weight"
-// CHECK: mla.weight @layers.1.mlp.experts.gate_proj : !mla.weight<4x16x8xnvfp4> from "model.layers.1.mlp.experts.{}.gate_proj.weight"
-mla.weight @layers.1.mlp.experts.gate_proj : !mla.weight<4x16x8xnvfp4> from "model.layers.1.mlp.experts.{}.gate_proj.weight"
+// CHECK: mla.weight @layers.1.mlp.experts.up_proj : !mla.weight<4x16x8xbf16> from "e.{}.up_proj.weight"
+mla.weight @layers.1.mlp.experts.up_proj : !mla.weight<4x16x8xbf16> from "e.{}.up_proj.weight"
+
+// Tests that a quantized weight names its scales, and that the scale of the
+// matrix may be a reciprocal.
+// CHECK: mla.weight @layers.1.mlp.experts.gate_proj : !mla.weight<4x16x32xnvfp4> from "e.{}.gate_proj.weight_packed" scales ["e.{}.gate_proj.weight_scale", "e.{}.gate_proj.weight_global_scale"] {reciprocal_global}
+mla.weight @layers.1.mlp.experts.gate_proj : !mla.weight<4x16x32xnvfp4> from "e.{}.gate_proj.weight_packed" scales ["e.{}.gate_proj.weight_scale", "e.{}.gate_proj.weight_global_scale"] {reciprocal_global}
+// CHECK: mla.weight @w : !mla.weight<16x8xfp8_block> from "w" scales ["s"]
+mla.weight @w : !mla.weight<16x8xfp8_block> from "w" scales ["s"]
 
 // Tests that a declared weight becomes a value.
 // CHECK-LABEL: func.func @get_weight

@@ -16,10 +16,10 @@ func.func @route(%l: tensor<?x4xf32>, %b: !mla.weight<4xf32>) {
 }
 
 // CHECK-LABEL: func.func @experts
-// CHECK-SAME: (%[[X:.*]]: tensor<?x8xf32>, %[[I:.*]]: tensor<?x2xi32>, %[[W:.*]]: tensor<?x2xf32>, %[[G:.*]]: !mla.weight<4x16x8xnvfp4>, %[[D:.*]]: !mla.weight<4x8x16xnvfp4>)
-func.func @experts(%x: tensor<?x8xf32>, %i: tensor<?x2xi32>, %w: tensor<?x2xf32>, %g: !mla.weight<4x16x8xnvfp4>, %d: !mla.weight<4x8x16xnvfp4>) {
-  // CHECK: mla.experts %[[X]], %[[I]], %[[W]], %[[G]], %[[G]], %[[D]] : (tensor<?x8xf32>, tensor<?x2xi32>, tensor<?x2xf32>, !mla.weight<4x16x8xnvfp4>, !mla.weight<4x16x8xnvfp4>, !mla.weight<4x8x16xnvfp4>) -> tensor<?x8xf32>
-  %0 = mla.experts %x, %i, %w, %g, %g, %d : (tensor<?x8xf32>, tensor<?x2xi32>, tensor<?x2xf32>, !mla.weight<4x16x8xnvfp4>, !mla.weight<4x16x8xnvfp4>, !mla.weight<4x8x16xnvfp4>) -> tensor<?x8xf32>
+// CHECK-SAME: (%[[X:.*]]: tensor<?x8xf32>, %[[I:.*]]: tensor<?x2xi32>, %[[W:.*]]: tensor<?x2xf32>, %[[G:.*]]: !mla.weight<4x16x8xbf16>, %[[D:.*]]: !mla.weight<4x8x16xnvfp4>)
+func.func @experts(%x: tensor<?x8xf32>, %i: tensor<?x2xi32>, %w: tensor<?x2xf32>, %g: !mla.weight<4x16x8xbf16>, %d: !mla.weight<4x8x16xnvfp4>) {
+  // CHECK: mla.experts %[[X]], %[[I]], %[[W]], %[[G]], %[[G]], %[[D]] : (tensor<?x8xf32>, tensor<?x2xi32>, tensor<?x2xf32>, !mla.weight<4x16x8xbf16>, !mla.weight<4x16x8xbf16>, !mla.weight<4x8x16xnvfp4>) -> tensor<?x8xf32>
+  %0 = mla.experts %x, %i, %w, %g, %g, %d : (tensor<?x8xf32>, tensor<?x2xi32>, tensor<?x2xf32>, !mla.weight<4x16x8xbf16>, !mla.weight<4x16x8xbf16>, !mla.weight<4x8x16xnvfp4>) -> tensor<?x8xf32>
   return
 }
 

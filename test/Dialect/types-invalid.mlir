@@ -112,3 +112,20 @@ func.func @rows_element(%a: tensor<?x8xbf16>) {
   %0 = mla.add %a, %a : tensor<?x8xbf16>
   return
 }
+
+// -----
+
+// Tests that the quantized formats are of matrices.
+// expected-error@+1 {{fp8_block is a storage format of matrices, found 1 dimension}}
+func.func private @weight_vector(!mla.weight<128xfp8_block>)
+
+// -----
+
+// Tests that a group of columns which shares a scale is whole.
+// expected-error@+1 {{nvfp4 needs columns in groups of 16, found 40}}
+func.func private @weight_groups_nvfp4(!mla.weight<8x40xnvfp4>)
+
+// -----
+
+// expected-error@+1 {{int4_g32 needs columns in groups of 32, found 48}}
+func.func private @weight_groups_int4(!mla.weight<2x8x48xint4_g32>)

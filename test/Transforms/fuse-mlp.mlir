@@ -16,10 +16,10 @@ func.func @mlp(%x: tensor<?x8xf32>, %wg: !mla.weight<16x8xbf16>, %wu: !mla.weigh
 
 // Tests that the formats of the two weights may differ.
 // CHECK-LABEL: func.func @mixed_formats
-func.func @mixed_formats(%x: tensor<?x8xf32>, %wg: !mla.weight<16x8xnvfp4>, %wu: !mla.weight<16x8xf32>) -> tensor<?x16xf32> {
-  %g = mla.linear %x, %wg : (tensor<?x8xf32>, !mla.weight<16x8xnvfp4>) -> tensor<?x16xf32>
+func.func @mixed_formats(%x: tensor<?x8xf32>, %wg: !mla.weight<16x8xfp8_block>, %wu: !mla.weight<16x8xf32>) -> tensor<?x16xf32> {
+  %g = mla.linear %x, %wg : (tensor<?x8xf32>, !mla.weight<16x8xfp8_block>) -> tensor<?x16xf32>
   %u = mla.linear %x, %wu : (tensor<?x8xf32>, !mla.weight<16x8xf32>) -> tensor<?x16xf32>
-  // CHECK-NEXT: mla.gated_linear %{{.*}} : (tensor<?x8xf32>, !mla.weight<16x8xnvfp4>, !mla.weight<16x8xf32>) -> tensor<?x16xf32>
+  // CHECK-NEXT: mla.gated_linear %{{.*}} : (tensor<?x8xf32>, !mla.weight<16x8xfp8_block>, !mla.weight<16x8xf32>) -> tensor<?x16xf32>
   %s = mla.swiglu %g, %u : tensor<?x16xf32>
   return %s : tensor<?x16xf32>
 }

@@ -34,8 +34,8 @@ func.func @other_op(%x: tensor<?x8xf32>) {
 // -----
 
 // Tests that a lowering which does not fit the op's formats is an error.
-func.func @refuses(%x: tensor<?x32xf32>, %w: !mla.weight<32x32xnvfp4>) {
-  // expected-error@+1 {{'mla.linear' op has a lowering that refuses it: needs weights in f32, bf16 or f16, found nvfp4, found "host.linear"}}
-  %0 = mla.linear %x, %w {lowering = "host.linear"} : (tensor<?x32xf32>, !mla.weight<32x32xnvfp4>) -> tensor<?x32xf32>
+func.func @refuses(%x: tensor<?xi32>, %w: !mla.weight<32x32xnvfp4>) {
+  // expected-error@+1 {{'mla.embedding' op has a lowering that refuses it: needs weights in f32, bf16 or f16, found nvfp4, found "host.embedding"}}
+  %0 = mla.embedding %x, %w {lowering = "host.embedding"} : (tensor<?xi32>, !mla.weight<32x32xnvfp4>) -> tensor<?x32xf32>
   return
 }

@@ -134,10 +134,10 @@ TEST(CacheWrite, WritesTheTokensRowsOnly) {
   kernels.run();
 }
 
-/// A cache of 16 bits rounds to nearest, ties to even, as the references do.
+/// A cache of 16 or 8 bits rounds to nearest, ties to even, as the references do.
 TEST(CacheWrite, RoundsToTheFormat) {
   Kernels kernels;
-  for (Format format : {Format::BF16, Format::F16})
+  for (Format format : {Format::BF16, Format::F16, Format::FP8E4M3})
     for (int64_t width : {8, 7, 1})
       kernels.check(
           host::cacheWrite(kernels.site(), {width}, format),
@@ -158,6 +158,16 @@ TEST(CacheWrite, RoundsToTheFormat) {
                                        1e-30,
                                        1e-40,
                                        3e-8,
+                                       448,
+                                       464,
+                                       -1e6,
+                                       1.0625,
+                                       1.1875,
+                                       -0.0146484375,
+                                       0x1p-9,
+                                       0x1p-10,
+                                       0x3p-10,
+                                       0x7.8p-9,
                                        INFINITY,
                                        -INFINITY,
                                        NAN};
@@ -225,6 +235,70 @@ TEST(LatentCacheWrite, NormsRotatesAndWrites) {
                  cache},
                 {pages.columns});
               expectNear(cache, expected);
+            }
+          });
+  kernels.run();
+}
+
+/// The same rows as in f32, rounded; with FP8 divided by a scale, cut off at
+/// 448, and what was cut off is counted.
+TEST(LatentCacheWrite, RoundsScalesAndCounts) {
+  Kernels kernels;
+  const int64_t latent = 40, rope = 6, width = latent + rope;
+  auto kernel = [&](Format format) {
+    return host::latentCacheWrite(kernels.site(), latent, rope, Format::F32,
+                                  format, 1e-6, true);
+  };
+  for (Format format : {Format::BF16, Format::F16, Format::FP8E4M3})
+    for (float scale : {1.0F, 0.004F, 1e-4F})
+      kernels.check(
+          {kernel(Format::F32), kernel(format)},
+          [=](const std::vector<Kernel> &k, Random &random) {
+            bool scaled = format == Format::FP8E4M3;
+            if (!scaled && scale != 1)
+              return;
+            for (const auto &[positions, sequences] : steps) {
+              Pages pages(positions, sequences, random);
+              int64_t n = pages.cacheRows() * width;
+              Buffer exact = Buffer::output(Format::F32, n);
+              Buffer cache = Buffer::output(format, n);
+              Buffer expected = Buffer::output(format, n);
+              Buffer x =
+                  Buffer::uniform(Format::F32, pages.tokens * width, random);
+              Buffer norm = Buffer::uniform(Format::F32, latent, random);
+              Buffer rotary =
+                  Buffer::uniform(Format::F32, pages.tokens * rope, random);
+              std::vector<Operand> operands{pages.positions, pages.sequences,
+                                            pages.table,     x,
+                                            norm,            rotary,
+                                            exact};
+              k[0](pages.tokens, operands, {pages.columns});
+              operands.back() = cache;
+              // Counts are added to what is there.
+              std::vector<int64_t> counts(pages.tokens, 5);
+              Buffer saturated = Buffer::ints(counts);
+              std::vector<int64_t> scalars{pages.columns};
+              if (scaled) {
+                operands.push_back(saturated);
+                scalars.push_back(std::bit_cast<uint32_t>(scale));
+              }
+              for (int64_t t = 0; t < pages.tokens; ++t)
+                for (int64_t i = 0; i < width; ++i) {
+                  int64_t at = pages.rowOf(t) * width + i;
+                  float v = float(exact[at]) / scale;
+                  expected.set(at, v);
+                  counts[t] += scaled && std::abs(v) > 448;
+                }
+              k[1](pages.tokens, operands, scalars);
+              EXPECT_TRUE(cache.snapshot() == expected.snapshot());
+              EXPECT_TRUE(saturated.snapshot() ==
+                          Buffer::ints(scaled ? counts
+                                              : std::vector<int64_t>(
+                                                    pages.tokens, 5))
+                              .snapshot());
+              if (scale == 1e-4F) {
+                EXPECT_GT(counts[0], 5);
+              }
             }
           });
   kernels.run();

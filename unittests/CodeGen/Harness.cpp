@@ -87,9 +87,17 @@ void Kernels::run() {
   }
 }
 
-Operand::Operand(const std::vector<Buffer> &stack) {
-  for (const Buffer &b : stack)
+Operand::Operand(Matrix &weight) {
+  if (weight.parts.size() == 1)
+    buffer = &weight.parts[0];
+  for (const Buffer &b : weight.parts)
     table.push_back(reinterpret_cast<uint64_t>(b.data()));
+}
+
+Operand::Operand(const std::vector<Matrix> &stack) {
+  for (const Matrix &m : stack)
+    for (const Buffer &b : m.parts)
+      table.push_back(reinterpret_cast<uint64_t>(b.data()));
 }
 
 /// [0, grid) cut at random places, in random order.
@@ -147,14 +155,6 @@ void Kernel::operator()(int64_t grid, std::vector<Operand> operands,
 //===----------------------------------------------------------------------===//
 // References
 //===----------------------------------------------------------------------===//
-
-Expected dot(const Buffer &a, int64_t aAt, const Buffer &b, int64_t bAt,
-             int64_t n) {
-  Expected e;
-  for (int64_t i = 0; i < n; ++i)
-    e.add(a[aAt + i] * b[bAt + i]);
-  return e;
-}
 
 double silu(double x) { return x / (1 + std::exp(-x)); }
 

@@ -38,6 +38,8 @@ public:
                         double low = -1, double high = 1);
   static Buffer of(Format format, const std::vector<double> &values);
   static Buffer ints(const std::vector<int64_t> &values);
+  /// 8-bit codes, read as e4m3 by operator[].
+  static Buffer codes(const std::vector<uint8_t> &values);
 
   int64_t size() const { return count; }
   double operator[](int64_t i) const;
@@ -60,10 +62,28 @@ private:
   std::unique_ptr<std::byte[]> memory;
 };
 
-/// An operand of a launch: a buffer or the address table of a stack of weights.
+/// A weight matrix in any storage format, with values that were computed here,
+/// from the definition of the format.
+class Matrix {
+public:
+  /// Random values. Of the quantized formats all codes but NaN, and scales among
+  /// which are zero, negative zero's neighbours and large ones.
+  Matrix(host::MatrixShape shape, Random &random);
+  /// The value at a flat, row-major index, as stored.
+  double operator[](int64_t i) const { return values[i]; }
+
+  host::MatrixShape shape;
+  std::vector<Buffer> parts;
+
+private:
+  std::vector<double> values;
+};
+
+/// An operand of a launch: a buffer or the address table of a weight.
 struct Operand {
   Operand(Buffer &buffer) : buffer(&buffer) {}
-  Operand(const std::vector<Buffer> &stack);
+  Operand(Matrix &weight);
+  Operand(const std::vector<Matrix> &stack);
   Buffer *buffer = nullptr;
   std::vector<uint64_t> table;
 };
@@ -121,8 +141,13 @@ struct Expected {
 };
 
 /// sum_i a[aAt + i] * b[bAt + i]
-Expected dot(const Buffer &a, int64_t aAt, const Buffer &b, int64_t bAt,
-             int64_t n);
+template <typename A>
+Expected dot(const A &a, int64_t aAt, const Buffer &b, int64_t bAt, int64_t n) {
+  Expected e;
+  for (int64_t i = 0; i < n; ++i)
+    e.add(a[aAt + i] * b[bAt + i]);
+  return e;
+}
 double silu(double x);
 
 /// A row per token and head of a rotary part: see rotate() in the kernels.

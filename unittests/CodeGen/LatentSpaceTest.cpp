@@ -20,11 +20,15 @@ struct Case {
 const Case cases[] = {
     {{2, 8, 4, 8, 8}, Format::F32},       {{3, 5, 2, 9, 20}, Format::BF16},
     {{1, 16, 8, 33, 32}, Format::F16},    {{4, 6, 6, 5, 33}, Format::BF16},
-    {{2, 32, 64, 40, 128}, Format::BF16}, {{5, 1, 2, 1, 64}, Format::F32}};
+    {{2, 32, 64, 40, 128}, Format::BF16}, {{5, 1, 2, 1, 64}, Format::F32},
+    // Heads that begin inside a block of 128 rows.
+    {{3, 72, 4, 40, 130}, Format::FP8Block}, {{2, 5, 2, 9, 20}, Format::FP8Block},
+    {{3, 9, 2, 12, 48}, Format::NVFP4},   {{2, 8, 4, 8, 64}, Format::NVFP4},
+    {{3, 6, 2, 10, 96}, Format::Int4G32}};
 
-Buffer weightOf(const Case &c, Random &random) {
+Matrix weightOf(const Case &c, Random &random) {
   const HeadShape &s = c.shape;
-  return Buffer::uniform(c.kvB, s.heads * (s.nope + s.v) * s.latent, random);
+  return {{c.kvB, s.heads * (s.nope + s.v), s.latent}, random};
 }
 
 TEST(AbsorbQuery, EqualsReference) {
@@ -37,7 +41,7 @@ TEST(AbsorbQuery, EqualsReference) {
             const HeadShape &s = c.shape;
             int64_t qWidth = s.heads * (s.nope + s.rope);
             int64_t yWidth = s.heads * (s.latent + s.rope);
-            Buffer w = weightOf(c, random);
+            Matrix w = weightOf(c, random);
             for (int64_t tokens : {1, 2, 5}) {
               Buffer q = Buffer::uniform(Format::F32, tokens * qWidth, random);
               Buffer rotary =
@@ -84,7 +88,7 @@ TEST(ExpandValue, EqualsReference) {
           const HeadShape &s = c.shape;
           int64_t grid = s.heads * host::rowBlocks(s.v);
           int64_t xWidth = s.heads * s.latent, yWidth = s.heads * s.v;
-          Buffer w = weightOf(c, random);
+          Matrix w = weightOf(c, random);
           for (int64_t tokens : {1, 2, 3, 5}) {
             Buffer x = Buffer::uniform(Format::F32, tokens * xWidth, random);
             Buffer y = Buffer::output(Format::F32, tokens * yWidth);

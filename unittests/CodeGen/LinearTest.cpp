@@ -21,17 +21,22 @@ std::vector<MatrixShape> shapes() {
   for (int64_t columns : {1, 7, 8, 20, 33, 64})
     for (Format format : formats)
       out.push_back({format, rows[(out.size() + out.size() / 6) % 6], columns});
+  // Rows and columns around the blocks of 128 and the groups of 16 and 32.
+  for (auto [rows, columns] :
+       {std::pair{1, 1}, {9, 7}, {130, 128}, {257, 129}, {33, 300}, {5, 264}})
+    out.push_back({Format::FP8Block, rows, columns});
+  for (auto [rows, columns] :
+       {std::pair{1, 16}, {33, 48}, {9, 32}, {70, 80}, {8, 144}})
+    out.push_back({Format::NVFP4, rows, columns});
+  for (auto [rows, columns] : {std::pair{1, 32}, {33, 96}, {9, 64}, {70, 160}})
+    out.push_back({Format::Int4G32, rows, columns});
   // Blocks of 32 rows; a cache line, 8 lanes and a tail of columns.
   out.push_back({Format::BF16, 513, 43});
   out.push_back({Format::BF16, 40, 79});
   return out;
 }
 
-Buffer weightOf(MatrixShape s, Random &random) {
-  return Buffer::uniform(s.format, s.rows * s.columns, random);
-}
-
-std::vector<Expected> product(const Buffer &x, const Buffer &w, MatrixShape s,
+std::vector<Expected> product(const Buffer &x, const Matrix &w, MatrixShape s,
                               const std::vector<int64_t> &tokens) {
   std::vector<Expected> out;
   for (int64_t t : tokens)
@@ -64,7 +69,7 @@ TEST(Linear, OneSegment) {
   for (MatrixShape s : shapes())
     kernels.check(host::linear(kernels.site(), {s}), [s](const Kernel &k,
                                                          Random &random) {
-      Buffer w = weightOf(s, random);
+      Matrix w(s, random);
       for (int64_t tokens : {1, 2, 3, 4, 7}) {
         Buffer x = Buffer::uniform(Format::F32, tokens * s.columns, random);
         Buffer y = Buffer::output(Format::F32, tokens * s.rows);
@@ -83,7 +88,9 @@ TEST(Linear, SeveralSegments) {
   const std::vector<MatrixShape> groups[] = {
       {{Format::F32, 5, 20}, {Format::BF16, 33, 20}},
       {{Format::BF16, 70, 7}, {Format::F16, 1, 7}, {Format::F32, 8, 7}},
-      {{Format::F16, 9, 64}, {Format::F16, 9, 64}}};
+      {{Format::F16, 9, 64}, {Format::F16, 9, 64}},
+      {{Format::NVFP4, 33, 160}, {Format::FP8Block, 150, 160},
+       {Format::Int4G32, 9, 160}, {Format::BF16, 5, 160}}};
   Kernels kernels;
   for (const auto &group : groups)
     kernels.check(host::linear(kernels.site(), group), [group](const Kernel &k,
@@ -91,11 +98,12 @@ TEST(Linear, SeveralSegments) {
       int64_t columns = group[0].columns;
       for (int64_t tokens : {1, 2, 3, 4, 7}) {
         Buffer x = Buffer::uniform(Format::F32, tokens * columns, random);
-        std::vector<Buffer> ws, ys;
+        std::vector<Matrix> ws;
+        std::vector<Buffer> ys;
         std::vector<Operand> operands{x};
         int64_t grid = 0;
         for (MatrixShape s : group) {
-          ws.push_back(weightOf(s, random));
+          ws.emplace_back(s, random);
           ys.push_back(Buffer::output(Format::F32, tokens * s.rows));
           grid += host::rowBlocks(s.rows);
         }
@@ -116,7 +124,7 @@ TEST(Linear, NoTokens) {
   MatrixShape s{Format::F32, 9, 8};
   kernels.check(host::linear(kernels.site(), {s}),
                 [s](const Kernel &k, Random &random) {
-                  Buffer w = weightOf(s, random);
+                  Matrix w(s, random);
                   Buffer x = Buffer::of(Format::F32, {0});
                   Buffer y = Buffer::of(Format::F32, {7});
                   k(host::rowBlocks(s.rows), {x, w, y}, {0});
@@ -129,10 +137,11 @@ TEST(LMHead, PicksRows) {
   Kernels kernels;
   for (MatrixShape s :
        {MatrixShape{Format::F32, 33, 20}, MatrixShape{Format::BF16, 70, 64},
-        MatrixShape{Format::F16, 9, 7}})
+        MatrixShape{Format::F16, 9, 7}, MatrixShape{Format::FP8Block, 140, 70},
+        MatrixShape{Format::NVFP4, 33, 48}})
     kernels.check(
         host::lmHead(kernels.site(), s), [s](const Kernel &k, Random &random) {
-          Buffer w = weightOf(s, random);
+          Matrix w(s, random);
           Buffer x = Buffer::uniform(Format::F32, 6 * s.columns, random);
           // Out of order, repeated, one alone, none.
           for (std::vector<int64_t> rows : {std::vector<int64_t>{5, 0, 3},
@@ -156,19 +165,66 @@ TEST(LMHead, PicksRows) {
   kernels.run();
 }
 
+/// Every code with every kind of scale, one value at a time: x picks a column,
+/// and the product is that value, rounded once.
+TEST(Linear, EveryCodeIsExact) {
+  Kernels kernels;
+  for (MatrixShape s : {MatrixShape{Format::FP8Block, 257, 256},
+                        MatrixShape{Format::NVFP4, 128, 32},
+                        MatrixShape{Format::Int4G32, 16, 64}})
+    kernels.check(
+        host::linear(kernels.site(), {s}), [s](const Kernel &k, Random &random) {
+          Matrix w(s, random);
+          for (int64_t column = 0; column < s.columns; ++column) {
+            Buffer x = Buffer::of(Format::F32, std::vector<double>(s.columns));
+            x.set(column, 1);
+            Buffer y = Buffer::output(Format::F32, s.rows);
+            k(host::rowBlocks(s.rows), {x, w, y}, {1});
+            std::vector<double> expected;
+            for (int64_t r = 0; r < s.rows; ++r)
+              expected.push_back(float(w[r * s.columns + column]));
+            expectEqual(y, expected);
+          }
+        });
+  kernels.run();
+}
+
+TEST(Linear, NaNCodesStayNaN) {
+  Kernels kernels;
+  MatrixShape s{Format::FP8Block, 2, 40};
+  kernels.check(host::linear(kernels.site(), {s}),
+                [s](const Kernel &k, Random &random) {
+                  for (int64_t at : {0, 15, 31, 32, 39}) {
+                    Matrix w(s, random);
+                    memset(w.parts[0].data() + at, at % 2 ? 0x7f : 0xff, 1);
+                    Buffer x =
+                        Buffer::uniform(Format::F32, s.columns, random);
+                    Buffer y = Buffer::output(Format::F32, s.rows);
+                    k(host::rowBlocks(s.rows), {x, w, y}, {1});
+                    EXPECT_TRUE(std::isnan(y[0])) << "code at " << at;
+                    EXPECT_FALSE(std::isnan(y[1]));
+                  }
+                });
+  kernels.run();
+}
+
 TEST(GatedLinear, EqualsReference) {
   Kernels kernels;
-  for (size_t i = 0; i < 6; ++i) {
+  for (size_t i = 0; i < 9; ++i) {
     Format gate = formats[i % 3], up = formats[(i + i / 3) % 3];
-    int64_t rows[] = {1, 5, 8, 9, 33, 70};
+    if (i >= 6) {
+      const Format quantized[] = {Format::NVFP4, Format::FP8Block,
+                                  Format::Int4G32, Format::NVFP4};
+      gate = quantized[i - 6], up = quantized[i - 5];
+    }
+    int64_t rows[] = {1, 5, 8, 9, 33, 70, 33, 130, 9};
     // Two matrices with long tails, so that values of the tile are spilled.
-    int64_t columns[] = {64, 79, 20, 79, 7, 1};
+    int64_t columns[] = {64, 79, 20, 79, 7, 1, 48, 160, 96};
     MatrixShape s{gate, rows[i], columns[i]};
     kernels.check(
         host::gatedLinear(kernels.site(), s, up),
         [s, up](const Kernel &k, Random &random) {
-          Buffer g = weightOf(s, random);
-          Buffer u = weightOf({up, s.rows, s.columns}, random);
+          Matrix g(s, random), u({up, s.rows, s.columns}, random);
           for (int64_t tokens : {1, 2, 3, 4, 7}) {
             Buffer x =
                 Buffer::uniform(Format::F32, tokens * s.columns, random, -2, 2);

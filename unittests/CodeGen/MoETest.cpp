@@ -25,7 +25,10 @@ const Case cases[] = {
     {8, 8, 4, 2, Format::BF16, Format::BF16, Format::BF16, true},
     {20, 33, 8, 3, Format::F32, Format::BF16, Format::F16, false},
     {33, 9, 5, 1, Format::F16, Format::F32, Format::F32, true},
-    {64, 70, 16, 6, Format::BF16, Format::F16, Format::BF16, false}};
+    {64, 70, 16, 6, Format::BF16, Format::F16, Format::BF16, false},
+    {48, 32, 5, 2, Format::NVFP4, Format::NVFP4, Format::NVFP4, true},
+    {140, 33, 4, 2, Format::FP8Block, Format::FP8Block, Format::FP8Block, false},
+    {64, 96, 5, 3, Format::Int4G32, Format::NVFP4, Format::Int4G32, true}};
 
 enum class Choice { Distinct, AllToOne, FewExperts, Repeated };
 
@@ -55,9 +58,9 @@ struct Experts {
   Experts(const Case &c, const std::vector<Kernel> &kernels, Random &random)
       : c(c), kernels(kernels) {
     for (int64_t e = 0; e < c.experts; ++e) {
-      gate.push_back(Buffer::uniform(c.gate, c.inner * c.width, random));
-      up.push_back(Buffer::uniform(c.up, c.inner * c.width, random));
-      down.push_back(Buffer::uniform(c.down, c.width * c.inner, random));
+      gate.emplace_back(c.gateShape(), random);
+      up.emplace_back(MatrixShape{c.up, c.inner, c.width}, random);
+      down.emplace_back(c.downShape(), random);
     }
   }
 
@@ -146,7 +149,7 @@ struct Experts {
 
   const Case &c;
   const std::vector<Kernel> &kernels;
-  std::vector<Buffer> gate, up, down;
+  std::vector<Matrix> gate, up, down;
   int64_t tokens = 0, pairs = 0, slots = 0;
 };
 

@@ -83,6 +83,8 @@ public:
   /// The notes: full names of tensors, and messages about misfits.
   const std::vector<std::string> &missing() const { return absent; }
   const std::vector<std::string> &misfits() const { return wrong; }
+  /// Notes a misfit that only the caller can see.
+  void noteMisfit(std::string message) { wrong.push_back(std::move(message)); }
   /// One entry for each pair of formats, in the order of finding.
   const std::vector<FormatContradiction> &contradictions() const {
     return contradicted;

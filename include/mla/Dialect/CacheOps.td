@@ -14,11 +14,16 @@ def MLA_CacheOp : MLA_Op<"cache", [Symbol]> {
   let summary = "Declares a cache of the model";
   let description = [{
     One row for every token of every sequence, in pages that all caches share.
+    An fp8_e4m3 cache holds values divided by `scale`.
 
-    Example: `mla.cache @layers.0.latent : !mla.cache<latent, 576xf32>`
+    - C1: `scale` is given if and only if the format is fp8_e4m3, and is
+      positive and finite.
+
+    Example: `mla.cache @layers.0.latent : !mla.cache<latent, 576xfp8_e4m3> {scale = 1.25e-02 : f32}`
   }];
-  let arguments = (ins SymbolNameAttr:$sym_name, TypeAttrOf<MLA_Cache>:$type);
+  let arguments = (ins SymbolNameAttr:$sym_name, TypeAttrOf<MLA_Cache>:$type, OptionalAttr<F32Attr>:$scale);
   let assemblyFormat = "$sym_name `:` $type attr-dict";
+  let hasVerifier = 1;
 }
 
 def MLA_GetCacheOp : MLA_Op<"get_cache", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {

@@ -33,7 +33,7 @@ def MLA_PortOp : MLA_Op<"port", []> {
   let summary = "An input or output of a step";
   let description = [{
     - C1: `name` is one of `ids`, `positions`, `sequence`, `page_table`,
-      `outputs`, `logits`.
+      `outputs`, `saturated`, `logits`.
   }];
   let arguments = (ins StrAttr:$name);
   let results = (outs MLA_Buffer:$result);

@@ -16,17 +16,25 @@ def MLA_WeightOp : MLA_Op<"weight", [Symbol]> {
   let description = [{
     A symbol for one tensor of the checkpoint, or for a stack of tensors of the
     same shape and format. `tensor` is the Hugging Face name; a stack has `{}`
-    where the number of the tensor stands.
+    where the number of the tensor stands. The quantized formats have scales in
+    tensors of their own: fp8_block and int4_g32 one, nvfp4 one for the blocks
+    and one for the matrix, of which the checkpoint may hold the reciprocal
+    (`reciprocal_global`).
 
-    - C1: `tensor` contains `{}` exactly once if the type has rank 3, else never.
+    - C1: `tensor` and each of `scales` contain `{}` exactly once if the type
+      has rank 3, else never.
+    - C2: there are as many `scales` as the format has.
+    - C3: `reciprocal_global` is only given in the format nvfp4.
 
     Example:
     ```mlir
     mla.weight @layers.1.experts.gate_proj : !mla.weight<8x128x256xbf16> from "model.layers.1.mlp.experts.{}.gate_proj.weight"
+    mla.weight @layers.0.o_proj : !mla.weight<256x128xfp8_block> from "model.layers.0.self_attn.o_proj.weight" scales ["model.layers.0.self_attn.o_proj.weight_scale_inv"]
     ```
   }];
-  let arguments = (ins SymbolNameAttr:$sym_name, TypeAttrOf<MLA_Weight>:$type, StrAttr:$tensor);
-  let assemblyFormat = "$sym_name `:` $type `from` $tensor attr-dict";
+  let arguments = (ins SymbolNameAttr:$sym_name, TypeAttrOf<MLA_Weight>:$type, StrAttr:$tensor,
+                       OptionalAttr<StrArrayAttr>:$scales, UnitAttr:$reciprocal_global);
+  let assemblyFormat = "$sym_name `:` $type `from` $tensor (`scales` $scales^)? attr-dict";
   let hasVerifier = 1;
 }
 

@@ -53,9 +53,11 @@ def MLA_WeightType : MLA_Type<"Weight", "weight"> {
   let summary = "A constant tensor in its storage format";
   let description = [{
     Shape and storage format of a weight: `f32`, `bf16`, `f16`, `fp8_block`
-    (e4m3 with one scale a 128x128 block), `nvfp4`, `int4_g32`. A rank of three
-    is a stack of matrices, one an expert. Matrices are [rows = outputs,
-    columns = inputs], as in the checkpoint.
+    (e4m3 with one scale a 128x128 block), `nvfp4` (e2m1 with one e4m3 scale for
+    16 columns and one f32 scale), `int4_g32` (one bf16 scale for 32 columns).
+    The last three are of matrices only, and the last two need their groups to
+    divide the columns. A rank of three is a stack of matrices, one an expert.
+    Matrices are [rows = outputs, columns = inputs], as in the checkpoint.
 
     Example: `!mla.weight<8x128x256xbf16>`.
   }];

@@ -20,8 +20,12 @@ struct CompileOptions {
   /// The plan's folder; with `stopAfter` a file for the IR, "" for `out`.
   std::filesystem::path output;
   std::string cpu = "x86-64-v3";
-  PipelineOptions pipeline; ///< but for maxPages, which the config gives
+  /// But for maxPages and the cache's format, which depend on the model.
+  PipelineOptions pipeline;
   std::optional<Stage> stopAfter;
+  /// Of the latent cache; none: what the checkpoint asks for, else f32.
+  std::optional<Format> cacheFormat;
+  std::string cacheScales; ///< a file, or a number; see --kv-scales
   bool printConfig = false;
   bool printLocations = false; ///< with the IR
   bool noWeights = false;      ///< formats as the config announces them

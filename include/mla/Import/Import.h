@@ -18,9 +18,8 @@
 namespace mla {
 
 struct ImportOptions {
-  /// Without a checkpoint: every weight in bf16 (f32 for the router's bias), as
-  /// synthetic weights are made, instead of the formats that the config's
-  /// quantization announces.
+  /// Without a checkpoint: weights that the config's quantization does not name
+  /// are in bf16, as synthetic weights are made, instead of the config's dtype.
   bool syntheticWeights = false;
 };
 

@@ -9,11 +9,13 @@
 #ifndef MLA_PIPELINES_PIPELINES_H
 #define MLA_PIPELINES_PIPELINES_H
 
+#include "mla/Support/Format.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace mlir {
 class OpPassManager;
@@ -38,6 +40,9 @@ llvm::StringRef stageName(Stage stage);
 struct PipelineOptions {
   std::string target = "host";
   bool fuse = true; ///< false: the plain graph goes on as it is, to compare
+  /// Of the latent caches; with fp8_e4m3 one scale a layer, or one for all.
+  Format cacheFormat = Format::F32;
+  std::vector<float> cacheScales;
   /// Bounds of a step, and with them of its scratch memory.
   int64_t maxStepTokens = 256;
   int64_t maxSequences = 64;

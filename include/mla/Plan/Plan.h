@@ -24,13 +24,13 @@ namespace mla::plan {
 /// Version of the format. A reader takes plans of its own major version whose
 /// minor version is not above its own.
 constexpr int64_t formatMajor = 1;
-constexpr int64_t formatMinor = 0;
+constexpr int64_t formatMinor = 1;
 
 /// Version of the calling convention of host kernels:
 ///   void kernel(const uint64_t *args, int64_t begin, int64_t end)
 /// args[i] is the address of a buffer, the address of a table of addresses (a
-/// stacked weight), or an int64 scalar, as the kernel's signature says; the
-/// call does the work items begin <= i < end of the launch's grid.
+/// stacked weight, or a weight in parts), or an int64 scalar, as the kernel's
+/// signature says; the call does the work items begin <= i < end of the launch's grid.
 constexpr int64_t hostKernelAbi = 1;
 
 /// Tokens in one page of the cache.
@@ -81,15 +81,34 @@ struct TensorSource {
   uint64_t offset = 0; ///< Safetensors: bytes from the start of the file
 };
 
+/// Scales that stand beside the values of a weight.
+struct WeightScales {
+  std::vector<TensorSource> sources; ///< as many as Weight::sources
+  /// The checkpoint holds reciprocals, in f32; the runtime inverts them.
+  bool reciprocal = false;
+};
+
 /// A weight: constant device memory. With `stacked`, the first dimension counts
-/// tensors (experts), `sources` has one for each, and a kernel receives a table
-/// of addresses; otherwise there is exactly one source.
+/// tensors (experts), and `sources` has one for each; otherwise there is exactly
+/// one. In a format that consists of parts (storageParts()), `sources` are those
+/// of the values and `scales` has an entry for each further part.
 struct Weight {
   std::string name;
   Format format = Format::F32;
   std::vector<int64_t> shape;
   bool stacked = false;
   std::vector<TensorSource> sources;
+  std::vector<WeightScales> scales = {};
+
+  /// Whether a kernel receives a table of addresses: of all parts of the first
+  /// tensor, then of the next.
+  bool isTable() const { return stacked || !scales.empty(); }
+  /// What one tensor consists of.
+  std::vector<StoragePart> parts() const;
+  /// The sources of part `index`.
+  const std::vector<TensorSource> &partSources(size_t index) const {
+    return index == 0 ? sources : scales[index - 1].sources;
+  }
 };
 
 /// A paged cache, [capacity, pageTokens, width] of `format`. One page number
@@ -98,6 +117,7 @@ struct Cache {
   std::string name;
   Format format = Format::F32;
   int64_t width = 0; ///< values of one token
+  std::string kind = {}; ///< "expanded", "latent", "index"; "" if not known
 };
 
 /// Scratch memory of a program, at a fixed offset of its arena.
@@ -115,9 +135,11 @@ enum class Port {
   Sequence,  ///< i32 [tokens]: row of the page table
   PageTable, ///< i32 [sequences, pages]: page numbers, in order
   Outputs,   ///< i32 [outputs]: tokens whose logits are wanted
+  Saturated, ///< i32 [tokens]: zeros, to which kernels add the number of a
+             ///< token's values that were beyond the range of an FP8 cache
   Logits     ///< f32 [outputs, vocab]: the result
 };
-constexpr size_t portCount = 6;
+constexpr size_t portCount = 7;
 std::string_view portName(Port port);
 
 enum class Access { Read, Write, ReadWrite };
@@ -182,8 +204,7 @@ struct Plan {
 };
 
 /// Bytes of a buffer of `shape` at the given symbol values. Unsupported for the
-/// formats that need scales beside them: 1.0 can describe weights in them, not
-/// size them.
+/// formats that need scales beside them, which only weights have.
 Result<uint64_t> bufferBytes(Format format, const std::vector<Expr> &shape,
                              const SymbolValues &symbols);
 

@@ -145,6 +145,28 @@ def VerifyFusedPass : Pass<"mla-verify-fused", "::mlir::ModuleOp"> {
 // Select
 //===----------------------------------------------------------------------===//
 
+def SetCacheFormatPass : Pass<"mla-set-cache-format", "::mlir::ModuleOp"> {
+  let summary = "Stores the latent caches in the format that was chosen";
+  let description = [{
+    Changes the type of every latent `mla.cache`, of the `mla.get_cache` that
+    name it and of the caches that come out of their writes. An fp8_e4m3 cache
+    gets a scale: the option `scales` has one for each latent cache, in the
+    order of their declarations, or one for all.
+
+    Before: `mla.cache @kv : !mla.cache<latent, 576xf32>`
+    After: `mla.cache @kv : !mla.cache<latent, 576xfp8_e4m3> {scale = 1.25e-02 : f32}`
+
+    Leaves expanded caches (the plain graph) and the indexer's alone. Scales
+    that are not positive, or are too few, or are given without fp8_e4m3, are an
+    error, as is a format other than f32, bf16, f16 and fp8_e4m3.
+  }];
+  let options = [
+    Option<"format", "format", "std::string", "\"f32\"", "f32, bf16, f16 or fp8_e4m3">,
+    ListOption<"scales", "scales", "double", "Scales of the FP8 caches: one each, or one for all">
+  ];
+  let statistics = [Statistic<"numCaches", "caches", "Latent caches set to the format">];
+}
+
 def SelectLoweringPass : Pass<"mla-select-lowering", "::mlir::ModuleOp"> {
   let summary = "Chooses how each op is lowered";
   let description = [{

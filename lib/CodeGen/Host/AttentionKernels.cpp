@@ -39,6 +39,9 @@ struct AttentionShape {
   double scale;
   int64_t selected;     ///< width of the selection, 0 if dense
   Format cache;
+
+  /// An FP8 cache has a scale, which is the kernel's last scalar.
+  bool scaled() const { return cache == Format::FP8E4M3; }
 };
 } // namespace
 
@@ -49,18 +52,19 @@ int64_t headBlocks(int64_t heads) {
 
 /// Scores of the tile's rows for every head of the block, -inf beyond `count`.
 static void emitScores(KernelBuilder &k, const AttentionShape &s, Mem q,
-                       V queryAt, Mem rows, Mem rowAt, V head, V count,
-                       Mem scores) {
+                       V queryAt, const Matrix &rows, Mem rowAt, V head,
+                       V count, Mem scores) {
   k.fill(scores, k.f32(-std::numeric_limits<double>::infinity()),
          s.block * tileRows);
   auto tile = [&](V row, int64_t n) {
     SmallVector<SmallVector<V>> total;
     for (auto [p, part] : llvm::enumerate(s.parts)) {
-      SmallVector<V> weightAt, xAt;
+      SmallVector<MatrixRow> weightAt;
+      SmallVector<V> xAt;
       for (int64_t r = 0; r < n; ++r) {
         V at = k.load(rowAt, row + r) + part.rowAt;
-        weightAt.push_back(p == 0 && s.headStride ? at + head * s.headStride
-                                                  : at);
+        weightAt.push_back(
+            {p == 0 && s.headStride ? at + head * s.headStride : at});
       }
       for (int64_t h = 0; h < s.block; ++h)
         xAt.push_back(queryAt + (h * s.queryWidth + part.queryAt));
@@ -107,9 +111,10 @@ static SmallVector<V> emitSoftmax(KernelBuilder &k, Mem scores, int64_t at,
   return {next, k.fma(sum, factor, tileSum), factor};
 }
 
-/// out = out * factor + weights * values, for every head of the block.
-static void emitValues(KernelBuilder &k, const AttentionShape &s, Mem rows,
-                       Mem rowAt, V head, V count, Mem weights, Mem out,
+/// out = out * factor + weights * values, for every head of the block. The
+/// values are those of the rows without the cache's own factor.
+static void emitValues(KernelBuilder &k, const AttentionShape &s,
+                       const Matrix &rows, Mem rowAt, V head, V count, Mem weights, Mem out,
                        ArrayRef<V> factors) {
   int64_t n = lanesFor(s.valueWidth);
   k.loop(k.index(0), k.index(s.valueWidth), n, [&](V c) {
@@ -121,7 +126,7 @@ static void emitValues(KernelBuilder &k, const AttentionShape &s, Mem rows,
       V at = k.load(rowAt, r) + c + s.valueAt;
       if (s.headStride)
         at = at + head * s.headStride;
-      V value = k.loadVector(rows, at, n);
+      V value = k.loadRow(rows, {at}, k.index(0), n)[0];
       SmallVector<V> next;
       for (int64_t h = 0; h < s.block; ++h)
         next.push_back(k.fma(
@@ -149,10 +154,10 @@ static std::string buildAttention(KernelSite site, const std::string &name,
                                   const AttentionShape &s) {
   SmallVector<StringRef> access(s.selected ? 7 : 6, "read");
   access.back() = "write";
-  return kernelOnce(site, name, access, 1, [&](KernelBuilder &k) {
+  return kernelOnce(site, name, access, s.scaled() ? 2 : 1, [&](KernelBuilder &k) {
     Mem q = k.buffer(0, Format::F32), positions = k.buffer(1, Format::I32);
     Mem sequences = k.buffer(2, Format::I32), table = k.buffer(3, Format::I32);
-    Mem rows = k.buffer(4, s.cache);
+    Matrix rows = k.cacheRows(4, s.cache, s.scaled() ? k.scalarF32(1) : V());
     Mem selected = s.selected ? k.buffer(5, Format::I32) : Mem();
     Mem y = k.buffer(access.size() - 1, Format::F32);
     V pages = k.scalar(0);
@@ -192,7 +197,9 @@ static std::string buildAttention(KernelSite site, const std::string &name,
       int64_t n = lanesFor(s.valueWidth);
       V outAt = (token * s.heads + head) * s.valueWidth;
       for (int64_t h = 0; h < s.block; ++h) {
-        V inverse = k.splat(k.f32(1.0) / state[2 * h + 1], n);
+        V sum = state[2 * h + 1];
+        V inverse = k.splat(
+            (rows.factor.value ? rows.factor : k.f32(1.0)) / sum, n);
         k.loop(k.index(0), k.index(s.valueWidth), n, [&](V c) {
           V at = c + h * s.valueWidth;
           k.storeVector(y, outAt + at, k.loadVector(out, at, n) * inverse);
@@ -255,14 +262,17 @@ std::string absorbQuery(KernelSite site, HeadShape s, Format kvB,
       shapeName("absorb_query", s, kvB, interleaved ? 1.0 : 0.0, 0);
   return kernelOnce(
       site, name, {"read", "read", "read", "write"}, 1, [&](KernelBuilder &k) {
-        Mem q = k.buffer(0, Format::F32), w = k.buffer(1, kvB);
-        Mem rotary = k.buffer(2, Format::F32), y = k.buffer(3, Format::F32);
+        Mem q = k.buffer(0, Format::F32), y = k.buffer(3, Format::F32);
+        Matrix w =
+            k.matrix(1, {kvB, s.heads * (s.nope + s.v), s.latent});
+        Mem rotary = k.buffer(2, Format::F32);
         V tokens = k.scalar(0);
         int64_t n = lanesFor(s.latent);
         // Rows of kv_b are added up a few at a time into the result, which
         // stays in the L1 cache: so kv_b is read front to back, once.
         int64_t block = s.nope % 4 == 0 ? 4 : s.nope % 2 == 0 ? 2 : 1;
-        int64_t line = s.latent % lineElements(kvB) ? n : lineElements(kvB);
+        int64_t line = s.latent % lineColumns(kvB) ? n : lineColumns(kvB);
+        int64_t ahead = block * (s.latent / columnsPerElement(kvB));
         int64_t queryRow = s.heads * (s.nope + s.rope);
         int64_t outRow = s.heads * (s.latent + s.rope);
         k.items([&](V head) {
@@ -280,22 +290,28 @@ std::string absorbQuery(KernelSite site, HeadShape s, Format kvB,
                    outAt(t) + s.latent, s.rope, interleaved);
           });
           k.loop(k.index(0), k.index(s.nope), block, [&](V i) {
-            V weightAt = (head * (s.nope + s.v) + i) * s.latent;
+            SmallVector<MatrixRow> rows;
+            for (int64_t j = 0; j < block; ++j)
+              rows.push_back(k.row(w, head * (s.nope + s.v) + i + j));
             k.loop(k.index(0), tokens, 1, [&](V t) {
               SmallVector<V> xs;
-              for (int64_t j = 0; j < block; ++j)
-                xs.push_back(k.splat(k.load(q, queryAt(t) + i + j), n));
+              for (int64_t j = 0; j < block; ++j) {
+                V x = k.load(q, queryAt(t) + i + j);
+                xs.push_back(k.splat(w.factor.value ? x * w.factor : x, n));
+              }
               k.loop(k.index(0), k.index(s.latent), line, [&](V c) {
-                for (int64_t j = 0; j < block; ++j)
-                  k.prefetch(w, weightAt + c + (block + j) * s.latent);
+                SmallVector<SmallVector<V>> values;
+                for (const MatrixRow &row : rows) {
+                  k.prefetch(w.values,
+                             row.values + c / columnsPerElement(kvB) + ahead);
+                  values.push_back(k.loadRow(w, row, c, line));
+                }
                 for (int64_t v = 0; v < line; v += n) {
-                  V at = c + v;
-                  V sum = k.loadVector(y, outAt(t) + at, n);
+                  V at = outAt(t) + c + v;
+                  V sum = k.loadVector(y, at, n);
                   for (int64_t j = 0; j < block; ++j)
-                    sum = k.fma(
-                        xs[j],
-                        k.loadVector(w, weightAt + at + j * s.latent, n), sum);
-                  k.storeVector(y, outAt(t) + at, sum);
+                    sum = k.fma(xs[j], values[j][v / n], sum);
+                  k.storeVector(y, at, sum);
                 }
               });
             });
@@ -308,22 +324,20 @@ std::string expandValue(KernelSite site, HeadShape s, Format kvB) {
   std::string name = shapeName("expand_value", s, kvB, 0.0, 0);
   return kernelOnce(
       site, name, {"read", "read", "write"}, 1, [&](KernelBuilder &k) {
-        Mem x = k.buffer(0, Format::F32), w = k.buffer(1, kvB);
-        Mem y = k.buffer(2, Format::F32);
+        Mem x = k.buffer(0, Format::F32), y = k.buffer(2, Format::F32);
+        Matrix w = k.matrix(1, {kvB, s.heads * (s.nope + s.v), s.latent});
         V tokens = k.scalar(0);
         int64_t blocks = rowBlocks(s.v);
         k.items([&](V item) {
           V head = item / blocks;
           auto [low, high] = blockRows(k, item % blocks, s.v);
           auto xAt = [&](V t) { return (t * s.heads + head) * s.latent; };
-          auto weightAt = [&](V r) {
-            return (head * (s.nope + s.v) + s.nope + r) * s.latent;
-          };
+          V firstRow = head * (s.nope + s.v) + s.nope;
           auto emit = [&](V t, V r, ArrayRef<V> v) {
             k.store(y, (t * s.heads + head) * s.v + r, v[0]);
           };
-          rowProduct(k, {x, xAt, s.latent, {w}, weightAt, emit}, low, high,
-                     k.index(0), tokens);
+          rowProduct(k, {x, xAt, {w}, firstRow, emit}, low, high, k.index(0),
+                     tokens);
         });
       });
 }

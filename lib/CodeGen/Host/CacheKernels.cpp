@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "KernelSupport.h"
+#include "mla/Quant/Codec.h"
 #include "mla/Support/Hash.h"
 
 using namespace mlir;
@@ -107,6 +108,23 @@ std::string cacheWrite(KernelSite site, ArrayRef<int64_t> widths,
   });
 }
 
+/// Writes the f32 row `from` to the FP8 cache row at `toAt` and counts the
+/// values beyond its range in entry `t` of `saturated`.
+static void quantizeRow(KernelBuilder &k, Mem from, int64_t width, V scale,
+                        Mem rows, V toAt, Mem saturated, V t) {
+  int64_t n = lanesFor(width);
+  V scales = k.splat(scale, n), limit = k.splat(k.f32(quant::e4m3Max), n);
+  V beyond = k.loop(k.index(0), k.index(width), n, {k.zeros(n)},
+                    [&](V c, ArrayRef<V> count) {
+                      V v = k.loadVector(from, c, n) / scales;
+                      k.storeVector(rows, toAt + c, v);
+                      V one = k.splat(k.f32(1), n);
+                      V more = k.select(k.abs(v) > limit, one, k.zeros(n));
+                      return SmallVector<V>{count[0] + more};
+                    })[0];
+  k.store(saturated, t, k.load(saturated, t) + k.toIndex(k.sum(beyond)));
+}
+
 std::string latentCacheWrite(KernelSite site, int64_t latent, int64_t rope,
                              Format norm, Format cache, double eps,
                              bool interleaved) {
@@ -115,24 +133,33 @@ std::string latentCacheWrite(KernelSite site, int64_t latent, int64_t rope,
       std::to_string(latent) + "_" + std::to_string(rope) + "_" +
       llvm::utohexstr(llvm::bit_cast<uint64_t>(eps)) +
       (interleaved ? "_interleaved" : "_halves");
-  return kernelOnce(
-      site, name, {"read", "read", "read", "read", "read", "read", "write"}, 1,
-      [&](KernelBuilder &k) {
-        Mem positions = k.buffer(0, Format::I32);
-        Mem sequences = k.buffer(1, Format::I32);
-        Mem table = k.buffer(2, Format::I32), x = k.buffer(3, Format::F32);
-        Mem weight = k.buffer(4, norm), rotary = k.buffer(5, Format::F32);
-        Mem rows = k.buffer(6, cache);
-        V pages = k.scalar(0);
-        int64_t width = latent + rope;
-        k.items([&](V t) {
-          V at = cacheRow(k, table, pages, k.load(sequences, t),
-                          k.load(positions, t), width);
-          rmsNormRow(k, x, t * width, weight, rows, at, latent, eps);
-          rotate(k, x, t * width + latent, rotary, t * rope, rows, at + latent,
-                 rope, interleaved);
-        });
-      });
+  bool scaled = cache == Format::FP8E4M3;
+  SmallVector<StringRef> access(6, "read");
+  access.push_back("write");
+  if (scaled)
+    access.push_back("readwrite");
+  return kernelOnce(site, name, access, scaled ? 2 : 1, [&](KernelBuilder &k) {
+    Mem positions = k.buffer(0, Format::I32);
+    Mem sequences = k.buffer(1, Format::I32);
+    Mem table = k.buffer(2, Format::I32), x = k.buffer(3, Format::F32);
+    Mem weight = k.buffer(4, norm), rotary = k.buffer(5, Format::F32);
+    Mem rows = k.buffer(6, cache);
+    V pages = k.scalar(0);
+    int64_t width = latent + rope;
+    Mem saturated = scaled ? k.buffer(7, Format::I32) : Mem();
+    V scale = scaled ? k.scalarF32(1) : V();
+    Mem row = scaled ? k.scratch(width, Format::F32) : rows;
+    k.items([&](V t) {
+      V cacheAt = cacheRow(k, table, pages, k.load(sequences, t),
+                           k.load(positions, t), width);
+      V at = scaled ? k.index(0) : cacheAt;
+      rmsNormRow(k, x, t * width, weight, row, at, latent, eps);
+      rotate(k, x, t * width + latent, rotary, t * rope, row, at + latent, rope,
+             interleaved);
+      if (scaled)
+        quantizeRow(k, row, width, scale, rows, cacheAt, saturated, t);
+    });
+  });
 }
 
 } // namespace mla::host

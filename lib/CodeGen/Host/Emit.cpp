@@ -44,8 +44,9 @@ public:
     for (auto cache : module.getOps<CacheOp>()) {
       auto type = cast<CacheType>(cache.getType());
       cacheIndex[cache.getSymName()] = plan.caches.size();
-      plan.caches.push_back(
-          {cache.getSymName().str(), type.getFormat(), type.getWidth()});
+      plan.caches.push_back({cache.getSymName().str(), type.getFormat(),
+                             type.getWidth(),
+                             stringifyCacheKind(type.getKind()).str()});
     }
     for (auto program : module.getOps<ProgramOp>())
       if (llvm::Error error = addProgram(program))
@@ -55,6 +56,8 @@ public:
 
 private:
   llvm::Error addWeight(WeightOp weight);
+  llvm::Error addSources(llvm::StringRef pattern, int64_t count, bool stacked,
+                         std::vector<plan::TensorSource> &out);
   llvm::Error addProgram(ProgramOp program);
   llvm::Error addLaunch(LaunchOp launch, plan::Program &program);
   llvm::Expected<uint32_t> kernelOf(LaunchOp launch);
@@ -81,13 +84,33 @@ llvm::Error PlanBuilder::addWeight(WeightOp weight) {
   out.format = type.getFormat();
   out.shape.assign(type.getShape().begin(), type.getShape().end());
   out.stacked = type.getRank() == 3;
-  std::string pattern = weight.getTensor().str();
-  size_t hole = pattern.find("{}");
   int64_t count = out.stacked ? type.getDim(0) : 1;
+  if (llvm::Error error =
+          addSources(weight.getTensor(), count, out.stacked, out.sources))
+    return error;
+  auto scales = weight.getScales().value_or(ArrayAttr());
+  for (size_t i = 0; scales && i < scales.size(); ++i) {
+    plan::WeightScales &part = out.scales.emplace_back();
+    part.reciprocal = i == 1 && weight.getReciprocalGlobal();
+    if (llvm::Error error =
+            addSources(cast<StringAttr>(scales[i]).getValue(), count,
+                       out.stacked, part.sources))
+      return error;
+  }
+  weightIndex[out.name] = plan.weights.size();
+  plan.weights.push_back(std::move(out));
+  return llvm::Error::success();
+}
+
+/// The tensor `pattern`, or those of a stack of `count`.
+llvm::Error PlanBuilder::addSources(llvm::StringRef pattern, int64_t count,
+                                    bool stacked,
+                                    std::vector<plan::TensorSource> &out) {
+  size_t hole = pattern.find("{}");
   for (int64_t i = 0; i < count; ++i) {
     plan::TensorSource source;
-    source.tensor = pattern;
-    if (out.stacked)
+    source.tensor = pattern.str();
+    if (stacked)
       source.tensor.replace(hole, 2, std::to_string(i));
     if (options.weights == plan::Checkpoint::Kind::Safetensors) {
       const TensorInfo *info =
@@ -98,10 +121,8 @@ llvm::Error PlanBuilder::addWeight(WeightOp weight) {
       source.file = info->file;
       source.offset = info->offset;
     }
-    out.sources.push_back(std::move(source));
+    out.push_back(std::move(source));
   }
-  weightIndex[out.name] = plan.weights.size();
-  plan.weights.push_back(std::move(out));
   return llvm::Error::success();
 }
 
@@ -122,7 +143,7 @@ llvm::Expected<uint32_t> PlanBuilder::kernelOf(LaunchOp launch) {
                                  : plan::Access::ReadWrite;
     if (auto weight = dyn_cast<WeightType>(operand.getType())) {
       p.format = weight.getFormat();
-      if (weight.getRank() == 3)
+      if (weight.getRank() == 3 || storagePartCount(weight.getFormat()) > 1)
         p.kind = plan::Parameter::Kind::Table;
     } else if (auto cache = dyn_cast<CacheType>(operand.getType())) {
       p.format = cache.getFormat();

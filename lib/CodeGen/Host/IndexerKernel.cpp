@@ -91,7 +91,7 @@ static V emitScore(KernelBuilder &k, Mem q, V queryAt, Mem weights, V weightAt,
         SmallVector<V> xAt;
         for (int64_t h = 0; h < block; ++h)
           xAt.push_back(queryAt + (head + h) * dim);
-        auto dots = dotTile(k, keys, {keyAt}, q, xAt, dim);
+        auto dots = dotTile(k, {keys}, {{keyAt}}, q, xAt, dim);
         V sum = acc[0];
         for (int64_t h = 0; h < block; ++h)
           sum = k.fma(k.load(weights, weightAt + head + h),

@@ -30,7 +30,12 @@ static Type elementType(Builder &b, Format format) {
   case Format::F16:
     return b.getF16Type();
   case Format::I32:
+  case Format::Int4G32:
     return b.getI32Type();
+  case Format::FP8E4M3:
+  case Format::FP8Block:
+  case Format::NVFP4:
+    return b.getI8Type();
   default:
     return b.getF32Type();
   }
@@ -156,6 +161,12 @@ Mem KernelBuilder::tableEntry(unsigned operand, V index, Format format) {
   Value slot = LLVM::GEPOp::create(b, ptr, ptr, table,
                                    ArrayRef<LLVM::GEPArg>{at});
   return memoryAt(LLVM::LoadOp::create(b, ptr, slot), format);
+}
+
+V KernelBuilder::scalarF32(unsigned i) {
+  Value v = argument(operandCount + i, b.getI64Type());
+  v = arith::TruncIOp::create(b, b.getI32Type(), v);
+  return {arith::BitcastOp::create(b, b.getF32Type(), v), this};
 }
 
 static Mem allocate(ImplicitLocOpBuilder &b, int64_t elements, Type element,

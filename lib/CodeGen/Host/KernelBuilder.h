@@ -19,7 +19,7 @@
 #ifndef MLA_LIB_CODEGEN_HOST_KERNELBUILDER_H
 #define MLA_LIB_CODEGEN_HOST_KERNELBUILDER_H
 
-#include "mla/Support/Format.h"
+#include "Kernels.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
@@ -59,6 +59,23 @@ struct Mem {
   Format format = Format::F32;
 };
 
+/// Rows in a storage format that may have scales beside its values: a weight
+/// matrix, or the rows of a cache. What loadRow() gives, times `factor`, are the
+/// values of a row.
+struct Matrix {
+  Mem values; ///< counted in bytes for fp8 and nvfp4, in words for int4_g32
+  Mem scales = {};
+  V factor = {}; ///< absent where it is 1
+  int64_t columns = 0;
+  Format format() const { return values.format; }
+};
+
+/// Where a row of a Matrix begins, in elements of its memory.
+struct MatrixRow {
+  V values;
+  V scales = {};
+};
+
 /// The vector width of f32 arithmetic: 8 lanes of x86-64-v3.
 constexpr int64_t lanes = 8;
 
@@ -83,6 +100,16 @@ public:
   /// Entry `index` of the address table that is operand `operand`.
   Mem tableEntry(unsigned operand, V index, Format format);
 
+  /// A scalar that holds the bits of an f32.
+  V scalarF32(unsigned index);
+  /// The weight that is operand `operand`; with `index`, tensor `index` of the
+  /// stack that it is.
+  Matrix matrix(unsigned operand, MatrixShape shape, V index = {});
+
+  /// The rows of the cache that is operand `operand`, of which values are
+  /// `scale` times what is stored if a scale is given.
+  Matrix cacheRows(unsigned operand, Format format, V scale = {});
+
   // Scratch on the stack of the worker; call before items().
   Mem scratch(int64_t elements, Format format);
   Mem scratchIndices(int64_t elements); ///< of 64 bits
@@ -98,6 +125,11 @@ public:
   void store(Mem m, V at, V value);
   V loadVector(Mem m, V at, int64_t n); ///< any format -> vector<n x f32>
   void storeVector(Mem m, V at, V value);
+  MatrixRow row(const Matrix &m, V row);
+  /// `n` values of a row from column `c` on, without the matrix's factor: one
+  /// vector of n <= 8 values, or n / 8 vectors. `c` is a multiple of n, and n
+  /// divides what shares a scale.
+  llvm::SmallVector<V> loadRow(const Matrix &m, MatrixRow row, V c, int64_t n);
   /// Asks for the cache line at `at` to be brought into the L2 cache. Never
   /// faults; `at` may lie beyond the end.
   void prefetch(Mem m, V at);
@@ -132,7 +164,9 @@ public:
   V minimum(V a, V b); ///< indices
   V silu(V x);
   V sigmoid(V x);
+  V abs(V x);
   V toF32(V index);
+  V toIndex(V wholeNumber); ///< of an f32 from 0 to 2^24
   V sum(V vector);        ///< to a scalar, in a fixed tree
   V maxElement(V vector); ///< to a scalar
 
@@ -143,21 +177,29 @@ private:
   Mem memoryAt(mlir::Value pointer, Format format);
   mlir::Value widen(mlir::Value v, Format format, mlir::Type type);
   mlir::Value narrow(mlir::Value v, Format format);
+  mlir::Value e4m3Bits(mlir::Value v);
+  V scaleOf(const Matrix &m, MatrixRow row, V c);
+  V unpackE2M1(const Matrix &m, V at);
+  V unpackInt4(const Matrix &m, V at);
+  V word(mlir::Value bits);
+  Mem e4m3Table();
   mlir::func::FuncOp function;
   unsigned operandCount;
 };
 
-/// A block of `rows` matrix rows times `xs` vectors of `width` values: element
-/// [r][x] of the result is row r times vector x. Rows start at rowAt[r] of
-/// `weights`, vectors at xAt[x] of `x`. The sum runs over lanes of 8 first,
-/// then over the tree, then over the tail. If `ahead` is not 0, what lies so
-/// many elements behind each row is prefetched.
+/// A block of matrix rows times `xs` vectors of `width` values: element [r][x]
+/// of the result is row r times vector x. The vectors start at xAt[x] of `x`.
+/// The sum runs over lanes of 8 first, then over the tree, then over the tail.
+/// If `ahead` is not 0, what lies so many elements of the matrix's memory
+/// behind each row is prefetched.
 llvm::SmallVector<llvm::SmallVector<V>>
-dotTile(KernelBuilder &k, Mem weights, llvm::ArrayRef<V> rowAt, Mem x,
-        llvm::ArrayRef<V> xAt, int64_t width, int64_t ahead = 0);
+dotTile(KernelBuilder &k, const Matrix &weights, llvm::ArrayRef<MatrixRow> rows,
+        Mem x, llvm::ArrayRef<V> xAt, int64_t width, int64_t ahead = 0);
 
-/// Elements of a cache line of 64 bytes, at least a vector.
-int64_t lineElements(Format format);
+/// Columns that one element of a matrix's memory holds: 8, 2 or 1.
+int64_t columnsPerElement(Format format);
+/// Columns that kernels take at a time: those of a cache line, 32 at most.
+int64_t lineColumns(Format format);
 
 } // namespace mla::host
 

@@ -1,10 +1,10 @@
 //===- KernelMath.cpp - arithmetic of host kernels ------------------------===//
 //
-// Part of mla. Conversions, functions, sums and the tile of dot products that
-// every matrix kernel is made of.
+// Part of mla. Functions, sums and the tile of dot products that every matrix
+// kernel is made of.
 //
 //===----------------------------------------------------------------------===//
-#include "KernelBuilder.h"
+#include "KernelTypes.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
@@ -12,65 +12,6 @@
 using namespace mlir;
 
 namespace mla::host {
-
-//===----------------------------------------------------------------------===//
-// Storage formats
-//===----------------------------------------------------------------------===//
-
-/// The integer type of as many lanes as `type` has.
-static Type integersLike(Type type, unsigned bits) {
-  Type element = IntegerType::get(type.getContext(), bits);
-  if (auto vector = dyn_cast<VectorType>(type))
-    return VectorType::get(vector.getShape(), element);
-  return element;
-}
-
-static Value integerLike(ImplicitLocOpBuilder &b, Type type, int64_t v) {
-  Attribute attr = b.getIntegerAttr(getElementTypeOrSelf(type), v);
-  if (auto vector = dyn_cast<VectorType>(type))
-    attr = DenseElementsAttr::get(vector, attr);
-  return arith::ConstantOp::create(b, cast<TypedAttr>(attr));
-}
-
-/// f32 of a loaded element. The upper half of an f32 is a bf16, and bf16 is
-/// moved as integers: x86-64 before AVX-512 has no conversion to it, and LLVM
-/// calls a library it does not have where it spills such a value.
-Value KernelBuilder::widen(Value v, Format format, Type type) {
-  if (format == Format::F32)
-    return v;
-  if (format == Format::F16)
-    return arith::ExtFOp::create(b, type, v);
-  Type i32 = integersLike(type, 32);
-  Value bits = arith::ExtUIOp::create(b, i32, v);
-  bits = arith::ShLIOp::create(b, bits, integerLike(b, i32, 16));
-  return arith::BitcastOp::create(b, type, bits);
-}
-
-/// The inverse, rounded to nearest, ties to even; NaN stays NaN.
-Value KernelBuilder::narrow(Value v, Format format) {
-  Type type = v.getType();
-  if (format == Format::F32)
-    return v;
-  if (format == Format::F16) {
-    Type f16 = b.getF16Type();
-    if (auto vector = dyn_cast<VectorType>(type))
-      f16 = VectorType::get(vector.getShape(), f16);
-    return arith::TruncFOp::create(b, f16, v);
-  }
-  Type i32 = integersLike(type, 32);
-  auto constant = [&](int64_t c) { return integerLike(b, i32, c); };
-  Value bits = arith::BitcastOp::create(b, i32, v);
-  Value odd = arith::AndIOp::create(
-      b, arith::ShRUIOp::create(b, bits, constant(16)).getResult(),
-      constant(1));
-  Value rounded = arith::AddIOp::create(
-      b, bits, arith::AddIOp::create(b, odd, constant(0x7FFF)).getResult());
-  Value isNaN =
-      arith::CmpFOp::create(b, arith::CmpFPredicate::UNO, v, v);
-  bits = arith::SelectOp::create(b, isNaN, constant(0x7FC00000), rounded);
-  bits = arith::ShRUIOp::create(b, bits, constant(16));
-  return arith::TruncIOp::create(b, integersLike(type, 16), bits);
-}
 
 //===----------------------------------------------------------------------===//
 // Arithmetic
@@ -153,6 +94,13 @@ V KernelBuilder::toF32(V i) {
   return {arith::SIToFPOp::create(b, b.getF32Type(), integer), this};
 }
 
+V KernelBuilder::abs(V x) { return {math::AbsFOp::create(b, x.value), this}; }
+
+V KernelBuilder::toIndex(V x) {
+  Value integer = arith::FPToSIOp::create(b, b.getI64Type(), x.value);
+  return {arith::IndexCastOp::create(b, b.getIndexType(), integer), this};
+}
+
 /// Halves a vector until one lane is left.
 static V reduceTree(V vector, function_ref<V(V, V)> combine) {
   KernelBuilder &k = *vector.k;
@@ -181,56 +129,52 @@ V KernelBuilder::maxElement(V vector) {
   return reduceTree(vector, [this](V x, V y) { return maximum(x, y); });
 }
 
-int64_t lineElements(Format format) {
-  auto bytes = static_cast<int64_t>(elementBytes(format).value());
-  return std::max(64 / bytes, lanes);
-}
-
-SmallVector<SmallVector<V>> dotTile(KernelBuilder &k, Mem weights,
-                                    ArrayRef<V> rowAt, Mem x, ArrayRef<V> xAt,
-                                    int64_t width, int64_t ahead) {
-  size_t rows = rowAt.size(), xs = xAt.size();
-  SmallVector<V> sums(rows * xs, k.zeros(lanes));
-  auto step = [&](V c, MutableArrayRef<V> acc, size_t r, ArrayRef<V> xv) {
-    V w = k.loadVector(weights, rowAt[r] + c, lanes);
-    for (size_t i = 0; i < xs; ++i)
-      acc[r * xs + i] = k.fma(w, xv[i], acc[r * xs + i]);
-  };
+SmallVector<SmallVector<V>> dotTile(KernelBuilder &k, const Matrix &weights,
+                                    ArrayRef<MatrixRow> rows, Mem x,
+                                    ArrayRef<V> xAt, int64_t width,
+                                    int64_t ahead) {
+  size_t xs = xAt.size();
+  SmallVector<V> sums(rows.size() * xs, k.zeros(lanes));
   // The first loop takes a cache line of a row at a time: rows that lie a
   // multiple of 4 KiB apart share a set of the L1 cache, and a line that is left
   // half used would be gone when its row comes round again.
   int64_t done = 0;
-  for (int64_t part : {lineElements(weights.format), lanes}) {
+  for (int64_t part : {lineColumns(weights.format()), lanes}) {
     int64_t end = done + (width - done) / part * part;
     if (end == done)
       continue;
-    sums = k.loop(k.index(done), k.index(end), part, sums,
-                  [&](V c, ArrayRef<V> carried) {
-                    SmallVector<V> acc(carried);
-                    SmallVector<SmallVector<V>> xv;
-                    for (int64_t j = 0; j < part; j += lanes) {
-                      xv.emplace_back();
-                      for (V at : xAt)
-                        xv.back().push_back(k.loadVector(x, at + c + j, lanes));
-                    }
-                    for (size_t r = 0; r < rows; ++r) {
-                      if (ahead)
-                        k.prefetch(weights, rowAt[r] + c + ahead);
-                      for (int64_t j = 0; j < part; j += lanes)
-                        step(c + j, acc, r, xv[j / lanes]);
-                    }
-                    return acc;
-                  });
+    sums = k.loop(
+        k.index(done), k.index(end), part, sums,
+        [&](V c, ArrayRef<V> carried) {
+          SmallVector<V> acc(carried);
+          SmallVector<SmallVector<V>> xv;
+          for (int64_t j = 0; j < part; j += lanes) {
+            xv.emplace_back();
+            for (V at : xAt)
+              xv.back().push_back(k.loadVector(x, at + c + j, lanes));
+          }
+          for (auto [r, row] : llvm::enumerate(rows)) {
+            if (ahead)
+              k.prefetch(weights.values,
+                         row.values + c / columnsPerElement(weights.format()) +
+                             ahead);
+            for (auto [j, w] :
+                 llvm::enumerate(k.loadRow(weights, row, c, part)))
+              for (size_t i = 0; i < xs; ++i)
+                acc[r * xs + i] = k.fma(w, xv[j][i], acc[r * xs + i]);
+          }
+          return acc;
+        });
     done = end;
   }
-  SmallVector<SmallVector<V>> out(rows);
-  for (size_t r = 0; r < rows; ++r)
+  SmallVector<SmallVector<V>> out(rows.size());
+  for (auto [r, row] : llvm::enumerate(rows))
     for (size_t i = 0; i < xs; ++i) {
       V total = done > 0 ? k.sum(sums[r * xs + i]) : k.f32(0);
       for (int64_t c = done; c < width; ++c)
-        total = k.fma(k.load(weights, rowAt[r] + c), k.load(x, xAt[i] + c),
-                      total);
-      out[r].push_back(total);
+        total = k.fma(k.sum(k.loadRow(weights, row, k.index(c), 1)[0]),
+                      k.load(x, xAt[i] + c), total);
+      out[r].push_back(weights.factor.value ? total * weights.factor : total);
     }
   return out;
 }

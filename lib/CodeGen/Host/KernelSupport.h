@@ -24,9 +24,8 @@ std::string kernelOnce(KernelSite site, const std::string &name,
 struct RowProduct {
   Mem x;                                  ///< token rows
   llvm::function_ref<V(V token)> xAt;     ///< their starts
-  int64_t width;                          ///< values of a row
-  llvm::SmallVector<Mem, 2> weights;      ///< matrices multiplied side by side
-  llvm::function_ref<V(V row)> weightAt;  ///< start of a matrix row
+  llvm::SmallVector<Matrix, 2> weights;   ///< matrices multiplied side by side
+  V firstRow = {};                        ///< added to a row of them, if given
   /// Receives one value a matrix for every (token, row).
   llvm::function_ref<void(V token, V row, llvm::ArrayRef<V>)> emit;
 };

@@ -72,6 +72,9 @@ std::string rope(KernelSite site, int64_t width, int64_t headDim,
 std::string cacheWrite(KernelSite site, llvm::ArrayRef<int64_t> widths,
                        Format cache);
 /// (positions, sequence, page_table, x, norm, rotary, cache), scalar P; grid T.
+/// With an fp8_e4m3 cache also an operand saturated i32 [T], to which a token's
+/// values beyond the cache's range are added, and a scalar: the bits of the
+/// cache's scale.
 std::string latentCacheWrite(KernelSite site, int64_t latent, int64_t rope,
                              Format norm, Format cache, double eps,
                              bool interleaved);
@@ -88,7 +91,8 @@ std::string absorbQuery(KernelSite site, HeadShape shape, Format kvB,
 /// (x, kv_b, y), scalar T; grid: heads * rowBlocks(v).
 std::string expandValue(KernelSite site, HeadShape shape, Format kvB);
 /// (q, positions, sequence, page_table, cache, [selected i32,] y), scalar P;
-/// grid: T * headBlocks(heads).
+/// grid: T * headBlocks(heads). With an fp8_e4m3 cache a second scalar: the bits
+/// of the cache's scale.
 std::string latentAttention(KernelSite site, HeadShape shape, Format cache,
                             double scale, int64_t selected);
 int64_t headBlocks(int64_t heads);

@@ -34,17 +34,21 @@ std::string kernelOnce(KernelSite site, const std::string &name,
 /// One tile: `rows` matrix rows from `row` on, `tokens` tokens from `token` on.
 static void emitTile(KernelBuilder &k, const RowProduct &p, V row, int64_t rows,
                      V token, int64_t tokens) {
-  SmallVector<V> rowAt, xAt;
-  for (int64_t r = 0; r < rows; ++r)
-    rowAt.push_back(p.weightAt(row + r));
+  SmallVector<V> xAt;
   for (int64_t t = 0; t < tokens; ++t)
     xAt.push_back(p.xAt(token + t));
   SmallVector<SmallVector<SmallVector<V>>> products;
   // Several short rows side by side are more streams than the hardware's
   // prefetcher follows: the next tile is asked for while this one is used.
-  int64_t ahead = tokens == 1 ? rows * p.width : 0;
-  for (Mem w : p.weights)
-    products.push_back(dotTile(k, w, rowAt, p.x, xAt, p.width, ahead));
+  for (const Matrix &w : p.weights) {
+    SmallVector<MatrixRow> at;
+    V first = p.firstRow.value ? p.firstRow + row : row;
+    for (int64_t r = 0; r < rows; ++r)
+      at.push_back(k.row(w, first + r));
+    int64_t elements = w.columns / columnsPerElement(w.format());
+    int64_t ahead = tokens == 1 ? rows * elements : 0;
+    products.push_back(dotTile(k, w, at, p.x, xAt, w.columns, ahead));
+  }
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t t = 0; t < tokens; ++t) {
       SmallVector<V> values;
@@ -79,9 +83,10 @@ std::string linear(KernelSite site, ArrayRef<MatrixShape> segments) {
   return kernelOnce(site, name, access, 1, [&](KernelBuilder &k) {
     Mem x = k.buffer(0, Format::F32);
     V tokens = k.scalar(0);
-    SmallVector<Mem> ws, ys;
+    SmallVector<Matrix> ws;
+    SmallVector<Mem> ys;
     for (auto [i, s] : llvm::enumerate(segments)) {
-      ws.push_back(k.buffer(1 + 2 * i, s.format));
+      ws.push_back(k.matrix(1 + 2 * i, s));
       ys.push_back(k.buffer(2 + 2 * i, Format::F32));
     }
     k.items([&](V item) {
@@ -94,12 +99,11 @@ std::string linear(KernelSite site, ArrayRef<MatrixShape> segments) {
         k.when(inside, [&] {
           auto [low, high] = blockRows(k, item - first, rows);
           auto xAt = [&](V t) { return t * columns; };
-          auto weightAt = [&](V r) { return r * columns; };
           auto emit = [&](V t, V r, ArrayRef<V> v) {
             k.store(y, t * rows + r, v[0]);
           };
-          rowProduct(k, {x, xAt, columns, {ws[i]}, weightAt, emit}, low, high,
-                     k.index(0), tokens);
+          rowProduct(k, {x, xAt, {ws[i]}, {}, emit}, low, high, k.index(0),
+                     tokens);
         });
         first = last;
       }
@@ -112,18 +116,17 @@ std::string lmHead(KernelSite site, MatrixShape s) {
                      std::to_string(s.rows) + "x" + std::to_string(s.columns);
   return kernelOnce(
       site, name, {"read", "read", "read", "write"}, 1, [&](KernelBuilder &k) {
-        Mem x = k.buffer(0, Format::F32), w = k.buffer(1, s.format);
+        Mem x = k.buffer(0, Format::F32);
+        Matrix w = k.matrix(1, s);
         Mem outputs = k.buffer(2, Format::I32), y = k.buffer(3, Format::F32);
         V count = k.scalar(0);
         k.items([&](V item) {
           auto [low, high] = blockRows(k, item, s.rows);
           auto xAt = [&](V i) { return k.load(outputs, i) * s.columns; };
-          auto weightAt = [&](V r) { return r * s.columns; };
           auto emit = [&](V i, V r, ArrayRef<V> v) {
             k.store(y, i * s.rows + r, v[0]);
           };
-          rowProduct(k, {x, xAt, s.columns, {w}, weightAt, emit}, low, high,
-                     k.index(0), count);
+          rowProduct(k, {x, xAt, {w}, {}, emit}, low, high, k.index(0), count);
         });
       });
 }
@@ -134,18 +137,18 @@ std::string gatedLinear(KernelSite site, MatrixShape gate, Format up) {
                      std::to_string(gate.columns);
   return kernelOnce(
       site, name, {"read", "read", "read", "write"}, 1, [&](KernelBuilder &k) {
-        Mem x = k.buffer(0, Format::F32), g = k.buffer(1, gate.format);
-        Mem u = k.buffer(2, up), y = k.buffer(3, Format::F32);
+        Mem x = k.buffer(0, Format::F32), y = k.buffer(3, Format::F32);
+        Matrix g = k.matrix(1, gate);
+        Matrix u = k.matrix(2, {up, gate.rows, gate.columns});
         V tokens = k.scalar(0);
         k.items([&](V item) {
           auto [low, high] = blockRows(k, item, gate.rows);
           auto xAt = [&](V t) { return t * gate.columns; };
-          auto weightAt = [&](V r) { return r * gate.columns; };
           auto emit = [&](V t, V r, ArrayRef<V> v) {
             k.store(y, t * gate.rows + r, k.silu(v[0]) * v[1]);
           };
-          rowProduct(k, {x, xAt, gate.columns, {g, u}, weightAt, emit}, low,
-                     high, k.index(0), tokens);
+          rowProduct(k, {x, xAt, {g, u}, {}, emit}, low, high, k.index(0),
+                     tokens);
         });
       });
 }

@@ -72,6 +72,8 @@ private:
   /// The program's value for a value of the function.
   Value get(Value v) { return mapped.lookup(v); }
   Value port(StringRef name, ArrayRef<StringRef> shape, Format format);
+  /// The bits of an FP8 cache's scale as a scalar; nothing for other caches.
+  std::optional<std::string> cacheScale(Value cache);
   Value positions() { return port("positions", {"tokens"}, Format::I32); }
   Value sequence() { return port("sequence", {"tokens"}, Format::I32); }
   Value pageTable() {
@@ -102,6 +104,15 @@ Value ProgramLowering::port(StringRef name, ArrayRef<StringRef> shape,
                        BufferType::get(b.getContext(), dims, format), name);
   }
   return v;
+}
+
+std::optional<std::string> ProgramLowering::cacheScale(Value cache) {
+  auto get = cache.getDefiningOp<GetCacheOp>();
+  auto module = kernels->getParentOfType<ModuleOp>();
+  auto scale = module.lookupSymbol<CacheOp>(get.getName()).getScale();
+  if (!scale)
+    return std::nullopt;
+  return std::to_string(scale->bitcastToAPInt().getZExtValue());
 }
 
 Value ProgramLowering::workspace(ArrayRef<std::string> shape, Format format) {
@@ -220,8 +231,12 @@ void ProgramLowering::lowerAttention(
     operands.push_back(get(op.getSelected()));
   }
   operands.push_back(result(op.getResult()));
+  SmallVector<StringRef> scalars{"pages"};
+  std::optional<std::string> scale = cacheScale(get(op.getCache()));
+  if (scale)
+    scalars.push_back(*scale);
   launch(op, kernel(cast<CacheType>(op.getCache().getType()), selected),
-         "tokens * " + std::to_string(items), operands, {"pages"});
+         "tokens * " + std::to_string(items), operands, scalars);
 }
 
 LogicalResult ProgramLowering::lowerOp(Operation *op) {
@@ -349,15 +364,25 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         Value cache = get(o.getCache());
         mapped[o.getResult()] = cache;
         int64_t rope = rows(o.getRotary());
+        SmallVector<Value> operands{positions(),
+                                    sequence(),
+                                    pageTable(),
+                                    get(o.getX()),
+                                    get(o.getNorm()),
+                                    get(o.getRotary()),
+                                    cache};
+        SmallVector<StringRef> scalars{"pages"};
+        std::optional<std::string> scale = cacheScale(cache);
+        if (scale) {
+          operands.push_back(port("saturated", {"tokens"}, Format::I32));
+          scalars.push_back(*scale);
+        }
         launch(op,
                host::latentCacheWrite(
                    site(op), rows(o.getX()) - rope, rope, format(o.getNorm()),
                    cast<CacheType>(cache.getType()).getFormat(),
                    o.getEps().convertToDouble(), o.getInterleaved()),
-               "tokens",
-               {positions(), sequence(), pageTable(), get(o.getX()),
-                get(o.getNorm()), get(o.getRotary()), cache},
-               {"pages"});
+               "tokens", operands, scalars);
         return success();
       })
       .Case([&](AbsorbQueryOp o) {
@@ -500,8 +525,7 @@ struct LowerToHostPass : mla::impl::LowerToHostPassBase<LowerToHostPass> {
         return signalPassFailure();
       numLaunches += lowering.launches;
     }
-    numKernels += std::distance(kernels.getBody()->begin(),
-                                kernels.getBody()->end());
+    numKernels += llvm::count_if(kernels.getOps<func::FuncOp>(), [](auto) { return true; });
     step.erase();
   }
 };

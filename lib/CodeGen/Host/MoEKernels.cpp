@@ -219,18 +219,18 @@ std::string moeGateUp(KernelSite site, MatrixShape gate, Format up,
     k.items([&](V item) {
       forSlot(k, item, rowBlocks(gate.rows), active, offsets, count,
               [&](Slot slot, V block) {
-                Mem g = k.tableEntry(5, slot.expert, gate.format);
-                Mem u = k.tableEntry(6, slot.expert, up);
+                Matrix g = k.matrix(5, gate, slot.expert);
+                Matrix u = k.matrix(6, {up, gate.rows, gate.columns},
+                                    slot.expert);
                 auto [low, high] = blockRows(k, block, gate.rows);
                 auto xAt = [&](V p) {
                   return k.load(order, p) / topk * gate.columns;
                 };
-                auto weightAt = [&](V r) { return r * gate.columns; };
                 auto emit = [&](V p, V r, ArrayRef<V> v) {
                   k.store(h, p * gate.rows + r, k.silu(v[0]) * v[1]);
                 };
-                rowProduct(k, {x, xAt, gate.columns, {g, u}, weightAt, emit},
-                           low, high, slot.low, slot.high);
+                rowProduct(k, {x, xAt, {g, u}, {}, emit}, low, high, slot.low,
+                           slot.high);
               });
     });
   });
@@ -249,15 +249,14 @@ std::string moeDown(KernelSite site, MatrixShape down) {
     k.items([&](V item) {
       forSlot(k, item, rowBlocks(down.rows), active, offsets, count,
               [&](Slot slot, V block) {
-                Mem w = k.tableEntry(5, slot.expert, down.format);
+                Matrix w = k.matrix(5, down, slot.expert);
                 auto [low, high] = blockRows(k, block, down.rows);
                 auto xAt = [&](V p) { return p * down.columns; };
-                auto weightAt = [&](V r) { return r * down.columns; };
                 auto emit = [&](V p, V r, ArrayRef<V> v) {
                   k.store(y, k.load(order, p) * down.rows + r, v[0]);
                 };
-                rowProduct(k, {h, xAt, down.columns, {w}, weightAt, emit}, low,
-                           high, slot.low, slot.high);
+                rowProduct(k, {h, xAt, {w}, {}, emit}, low, high, slot.low,
+                           slot.high);
               });
     });
   });

@@ -6,6 +6,7 @@
 #include "runtime/hal/host/HostDevice.h"
 #include "runtime/base/Memory.h"
 #include "runtime/hal/host/CpuFeatures.h"
+#include <cstring>
 #include <dlfcn.h>
 
 namespace mla::hal {
@@ -111,5 +112,17 @@ Status HostDevice::run(const Module &module, std::span<const Dispatch> list) {
 }
 
 Status HostDevice::synchronize() { return {}; }
+
+Status HostDevice::read(const Buffer &buffer, uint64_t offset,
+                        std::span<std::byte> to) {
+  if (offset > buffer.size() || to.size() > buffer.size() - offset)
+    return invalid("cannot read " + std::to_string(to.size()) +
+                   " bytes from byte " + std::to_string(offset) +
+                   " of a buffer of " + std::to_string(buffer.size()));
+  std::memcpy(to.data(),
+              reinterpret_cast<const std::byte *>(buffer.address()) + offset,
+              to.size());
+  return {};
+}
 
 } // namespace mla::hal

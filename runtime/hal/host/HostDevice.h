@@ -28,6 +28,8 @@ public:
   /// Blocks: the work is done on return.
   Status run(const Module &module, std::span<const Dispatch> list) override;
   Status synchronize() override;
+  Status read(const Buffer &buffer, uint64_t offset,
+              std::span<std::byte> to) override;
 
 private:
   runtime::ThreadPool &pool;
