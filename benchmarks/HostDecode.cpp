@@ -83,20 +83,25 @@ std::vector<Bytes> activeSlices(const runtime::Engine &engine,
     }
   };
   for (uint32_t w = 0; w < uses.size(); ++w) {
+    // All parts of a tensor stand together.
     std::span<const Bytes> tensors = engine.weights().tensors(w);
+    size_t parts = engine.plan().weights[w].parts().size();
     auto rows = static_cast<size_t>(engine.plan().weights[w].shape.empty()
                                         ? 1
                                         : engine.plan().weights[w].shape[0]);
     auto at = static_cast<size_t>(round);
     if (uses[w] == Use::Whole) {
-      add(tensors[0]);
+      for (Bytes part : tensors)
+        add(part);
     } else if (uses[w] == Use::OneRow) {
       size_t row = tensors[0].size() / rows;
       add(tensors[0].subspan(at * 7 % rows * row, row));
     } else if (uses[w] == Use::Experts) {
       auto k = static_cast<size_t>(expertsPerToken);
+      size_t count = tensors.size() / parts;
       for (size_t i = 0; i < k; ++i)
-        add(tensors[(at * k + i) % tensors.size()]);
+        for (size_t p = 0; p < parts; ++p)
+          add(tensors[(at * k + i) % count * parts + p]);
     }
   }
   return slices;

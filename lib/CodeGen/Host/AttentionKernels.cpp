@@ -271,7 +271,11 @@ std::string absorbQuery(KernelSite site, HeadShape s, Format kvB,
         // Rows of kv_b are added up a few at a time into the result, which
         // stays in the L1 cache: so kv_b is read front to back, once.
         int64_t block = s.nope % 4 == 0 ? 4 : s.nope % 2 == 0 ? 2 : 1;
-        int64_t line = s.latent % lineColumns(kvB) ? n : lineColumns(kvB);
+        int64_t line = lineColumns(kvB);
+        if (s.latent % line)
+          line = scaleGroup(kvB) > 1 && kvB != Format::FP8Block
+                     ? leastColumns(kvB)
+                     : n;
         int64_t ahead = block * (s.latent / columnsPerElement(kvB));
         int64_t queryRow = s.heads * (s.nope + s.rope);
         int64_t outRow = s.heads * (s.latent + s.rope);
@@ -297,7 +301,8 @@ std::string absorbQuery(KernelSite site, HeadShape s, Format kvB,
               SmallVector<V> xs;
               for (int64_t j = 0; j < block; ++j) {
                 V x = k.load(q, queryAt(t) + i + j);
-                xs.push_back(k.splat(w.factor.value ? x * w.factor : x, n));
+                x = w.factor.value ? x * w.factor : x;
+                xs.push_back(k.splat(x, n));
               }
               k.loop(k.index(0), k.index(s.latent), line, [&](V c) {
                 SmallVector<SmallVector<V>> values;
@@ -305,6 +310,13 @@ std::string absorbQuery(KernelSite site, HeadShape s, Format kvB,
                   k.prefetch(w.values,
                              row.values + c / columnsPerElement(kvB) + ahead);
                   values.push_back(k.loadRow(w, row, c, line));
+                  SmallVector<V> scales = k.rowScales(w, row, c, line);
+                  for (V &scale : scales)
+                    scale = scale * k.splat(k.f32(w.lift), n);
+                  for (auto [v, value] : llvm::enumerate(values.back()))
+                    if (!scales.empty())
+                      value = value *
+                              scales[v * scales.size() / values.back().size()];
                 }
                 for (int64_t v = 0; v < line; v += n) {
                   V at = outAt(t) + c + v;

@@ -60,12 +60,15 @@ struct Mem {
 };
 
 /// Rows in a storage format that may have scales beside its values: a weight
-/// matrix, or the rows of a cache. What loadRow() gives, times `factor`, are the
-/// values of a row.
+/// matrix, or the rows of a cache. A value of a row is what loadRow() gives,
+/// times what rowScales() gives if there are scales, times `factor`, and twice
+/// times `lift`: once for what the row is multiplied with, once for the product,
+/// so that nothing on the way is too small for f32.
 struct Matrix {
   Mem values; ///< counted in bytes for fp8 and nvfp4, in words for int4_g32
   Mem scales = {};
-  V factor = {}; ///< absent where it is 1
+  V factor = {};   ///< absent where it is 1
+  double lift = 1; ///< a power of 2
   int64_t columns = 0;
   Format format() const { return values.format; }
 };
@@ -126,10 +129,15 @@ public:
   V loadVector(Mem m, V at, int64_t n); ///< any format -> vector<n x f32>
   void storeVector(Mem m, V at, V value);
   MatrixRow row(const Matrix &m, V row);
-  /// `n` values of a row from column `c` on, without the matrix's factor: one
-  /// vector of n <= 8 values, or n / 8 vectors. `c` is a multiple of n, and n
-  /// divides what shares a scale.
+  /// `n` numbers of a row from column `c` on, as stored: one vector of n <= 8, or
+  /// n / 8 vectors of 8. `c` is a multiple of n; of the formats with 4 bits, n is
+  /// 16 or 32.
   llvm::SmallVector<V> loadRow(const Matrix &m, MatrixRow row, V c, int64_t n);
+  /// The scales of these columns, in each lane of a vector of min(n, 8): one for
+  /// each group, or one if the n columns lie in one group; none if the format
+  /// has no scales.
+  llvm::SmallVector<V> rowScales(const Matrix &m, MatrixRow row, V c,
+                                 int64_t n);
   /// Asks for the cache line at `at` to be brought into the L2 cache. Never
   /// faults; `at` may lie beyond the end.
   void prefetch(Mem m, V at);
@@ -179,9 +187,8 @@ private:
   mlir::Value narrow(mlir::Value v, Format format);
   mlir::Value e4m3Bits(mlir::Value v);
   V scaleOf(const Matrix &m, MatrixRow row, V c);
-  V unpackE2M1(const Matrix &m, V at);
-  V unpackInt4(const Matrix &m, V at);
-  V word(mlir::Value bits);
+  llvm::SmallVector<V> unpackE4M3(const Matrix &m, V at, int64_t n);
+  llvm::SmallVector<V> unpackNibbles(const Matrix &m, V at, int64_t n);
   Mem e4m3Table();
   mlir::func::FuncOp function;
   unsigned operandCount;
@@ -198,8 +205,10 @@ dotTile(KernelBuilder &k, const Matrix &weights, llvm::ArrayRef<MatrixRow> rows,
 
 /// Columns that one element of a matrix's memory holds: 8, 2 or 1.
 int64_t columnsPerElement(Format format);
-/// Columns that kernels take at a time: those of a cache line, 32 at most.
+/// Columns that kernels take at a time: those of a cache line, 32 at most; and
+/// those that they take at least: 8, or 16 in nvfp4, which has no shorter rows.
 int64_t lineColumns(Format format);
+int64_t leastColumns(Format format);
 
 } // namespace mla::host
 

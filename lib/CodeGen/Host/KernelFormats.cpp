@@ -4,9 +4,9 @@
 // time, inside the loops that use the values: memory holds what the file holds.
 //
 // What a conversion costs decides how much of the memory's rate a matrix-vector
-// product reaches. For 8 values: bf16 2 instructions, e4m3 about 6, e2m1 5,
-// int4 4, and one more for the scale. The products e2m1 * scale and int4 *
-// scale are exact in f32.
+// product reaches. For 8 values: bf16 takes 2 instructions, e4m3 4, the formats
+// of 4 bits 5, and what comes from the memory for them is 16, 8 and 4 bytes.
+// Scales are applied to sums over their group, not to each value.
 //
 //===----------------------------------------------------------------------===//
 #include "KernelTypes.h"
@@ -132,12 +132,20 @@ Value KernelBuilder::narrow(Value v, Format format) {
   return (Bits{b, bits.c(0x7FC00000)}.where(isNaN, rounded) >> 16).truncate(16);
 }
 
+/// The bits of e4m3, moved to where f32 has them, are the number times the
+/// square of 1 / e4m3Lift.
+constexpr double e4m3Lift = 0x1p60;
+
 //===----------------------------------------------------------------------===//
 // Matrices
 //===----------------------------------------------------------------------===//
 
 int64_t columnsPerElement(Format format) {
   return format == Format::Int4G32 ? 8 : format == Format::NVFP4 ? 2 : 1;
+}
+
+int64_t leastColumns(Format format) {
+  return format == Format::NVFP4 ? 16 : format == Format::Int4G32 ? 32 : lanes;
 }
 
 int64_t lineColumns(Format format) {
@@ -164,14 +172,16 @@ Matrix KernelBuilder::matrix(unsigned operand, MatrixShape shape, V entry) {
   switch (shape.format) {
   case Format::FP8Block:
     m.scales = part(1, Format::F32);
-    m.factor = f32(e4m3Factor);
+    m.factor = f32(e4m3Lift);
+    m.lift = e4m3Lift;
     break;
   case Format::NVFP4:
     m.scales = part(1, Format::NVFP4); // Bytes; see scaleOf().
-    m.factor = load(part(2, Format::F32), index(0));
+    m.factor = load(part(2, Format::F32), index(0)) * f32(0x1p-25);
     break;
   default:
     m.scales = part(1, Format::BF16);
+    m.factor = f32(0x1p-24);
   }
   return m;
 }
@@ -225,107 +235,133 @@ V KernelBuilder::scaleOf(const Matrix &m, MatrixRow row, V c) {
   return load(e4m3Table(), number);
 }
 
-/// `bits`, an i32, in 8 lanes.
-V KernelBuilder::word(Value bits) {
-  auto type = VectorType::get({lanes}, b.getI32Type());
-  return {vector::BroadcastOp::create(b, type, bits), this};
+//===----------------------------------------------------------------------===//
+// Bytes that become lanes
+//===----------------------------------------------------------------------===//
+
+/// `elements` of the matrix's memory from `at` on: 16 bytes, of which those
+/// behind them are not used, twice. One load, to where permutations of bytes,
+/// which do not cross the middle of a vector, can bring them to any lane.
+static Value loadTwice(KernelBuilder &k, const Matrix &m, V at,
+                       int64_t elements) {
+  auto element = cast<MemRefType>(m.values.memref.getType()).getElementType();
+  Value packed = vector::LoadOp::create(k.b, VectorType::get({elements}, element),
+                                        m.values.memref, ValueRange{at.value});
+  int64_t size = elements * element.getIntOrFloatBitWidth() / 8;
+  packed = vector::BitCastOp::create(
+      k.b, VectorType::get({size}, k.b.getI8Type()), packed);
+  SmallVector<int64_t> mask;
+  for (int64_t i = 0; i < 32; ++i)
+    mask.push_back(i % 16 % size);
+  return vector::ShuffleOp::create(k.b, packed, packed, mask);
 }
 
-/// A vector constant of first, first + step, ...
-static Value ramp(ImplicitLocOpBuilder &b, int32_t first, int32_t step) {
-  SmallVector<int32_t> values;
-  for (int64_t i = 0; i < lanes; ++i)
-    values.push_back(first + step * static_cast<int32_t>(i));
+/// Within each half of 16 bytes: byte i of the result is byte control[i] of
+/// `bytes`, or 0 if control[i] is negative.
+static Value permute(KernelBuilder &k, Value bytes, Value control) {
+  return LLVM::CallIntrinsicOp::create(
+             k.b, bytes.getType(), k.b.getStringAttr("llvm.x86.avx2.pshuf.b"),
+             ValueRange{bytes, control})
+      .getResult(0);
+}
+
+static Value bytesOf(KernelBuilder &k, ArrayRef<int8_t> values) {
   return arith::ConstantOp::create(
-      b, DenseElementsAttr::get(VectorType::get({lanes}, b.getI32Type()),
-                                ArrayRef(values)));
+      k.b, DenseElementsAttr::get(VectorType::get({32}, k.b.getI8Type()),
+                                  values));
 }
 
-/// 8 e2m1 values from byte `at` on. A permutation looks the magnitude up by the
-/// low three bits of each lane; the fourth is the sign.
-V KernelBuilder::unpackE2M1(const Matrix &m, V at) {
-  // Loaded as bytes, since a row may begin at any address.
-  Value bytes = vector::LoadOp::create(
-      b, VectorType::get({4}, b.getI8Type()), m.values.memref,
-      ValueRange{at.value});
-  Value one = vector::BitCastOp::create(
-      b, VectorType::get({1}, b.getI32Type()), bytes);
-  Value codes = word(vector::ExtractOp::create(b, one, int64_t(0)));
-  SmallVector<float> magnitudes;
-  for (int code = 0; code < 8; ++code)
-    magnitudes.push_back(quant::decodeE2M1(static_cast<uint8_t>(code)));
-  auto floats = VectorType::get({lanes}, b.getF32Type());
-  Value table = arith::ConstantOp::create(
-      b, DenseElementsAttr::get(floats, ArrayRef(magnitudes)));
-  Value lane = arith::ShRUIOp::create(b, codes, ramp(b, 0, 4));
-  Value magnitude =
-      LLVM::CallIntrinsicOp::create(b, floats,
-                                    b.getStringAttr("llvm.x86.avx2.permps"),
-                                    ValueRange{table, lane})
-          .getResult(0);
-  Bits sign =
-      Bits{b, arith::ShLIOp::create(b, codes, ramp(b, 28, -4)).getResult()} &
-      int64_t(0x80000000);
-  return {(sign | bitsOf(b, magnitude)).as(b.getF32Type()), this};
+/// Bytes 8 i to 8 i + 7 of each half of `bytes`, which are equal, as the upper
+/// bytes of 8 lanes of 32 bits.
+static Bits upperBytes(KernelBuilder &k, Value bytes, int64_t i) {
+  SmallVector<int8_t> control(32, -1);
+  for (int64_t lane = 0; lane < lanes; ++lane)
+    control[4 * lane + 3] = static_cast<int8_t>(8 * i + lane);
+  Value moved = permute(k, bytes, bytesOf(k, control));
+  return {k.b, vector::BitCastOp::create(
+                   k.b, VectorType::get({lanes}, k.b.getI32Type()), moved)};
 }
 
-/// 8 int4 values, stored plus 8, from word `at` on: in the mantissa of 2^23
-/// they are 2^23 more than they should be.
-V KernelBuilder::unpackInt4(const Matrix &m, V at) {
-  Value codes = word(
-      memref::LoadOp::create(b, m.values.memref, ValueRange{at.value}));
-  Bits lane{b, arith::ShRUIOp::create(b, codes, ramp(b, 0, 4)).getResult()};
-  V stored = {((lane & 0xF) | 0x4B000000).as(b.getF32Type()), this};
-  return stored - splat(f32(0x1p23 + 8), lanes);
+/// n numbers of e4m3 from byte `at` on, n a multiple of 8, lifted. NaN, of which
+/// the runtime lets none into a weight, would be 480.
+SmallVector<V> KernelBuilder::unpackE4M3(const Matrix &m, V at, int64_t n) {
+  SmallVector<V> out;
+  for (int64_t i = 0; i < n; i += 16) {
+    Value bytes = loadTwice(*this, m, at + i, std::min<int64_t>(n - i, 16));
+    for (int64_t j = 0; j < std::min<int64_t>((n - i) / lanes, 2); ++j) {
+      Bits upper = upperBytes(*this, bytes, j);
+      Value moved = arith::ShRSIOp::create(b, upper.v, upper.c(4));
+      out.push_back(
+          {(Bits{b, moved} & int64_t(0x87F00000)).as(b.getF32Type()), this});
+    }
+  }
+  return out;
+}
+
+/// 2^24 times 16 or 32 numbers of 4 bits from element `at` on, the even column
+/// in the low half of a byte. Each is looked up as a byte: twice an e2m1, or an
+/// int4, which is stored plus 8.
+SmallVector<V> KernelBuilder::unpackNibbles(const Matrix &m, V at, int64_t n) {
+  SmallVector<int8_t> table;
+  for (int code = 0; code < 32; ++code)
+    table.push_back(m.format() == Format::NVFP4
+                        ? int8_t(2 * quant::decodeE2M1(uint8_t(code)))
+                        : int8_t(code % 16 - 8));
+  Value values = bytesOf(*this, table);
+  Bits codes{b, loadTwice(*this, m, at, n / columnsPerElement(m.format()))};
+  Value even = permute(*this, values, (codes & 0xF).v);
+  Value odd = permute(*this, values, (codes >> 4).v);
+  SmallVector<V> out;
+  for (int64_t half = 0; half < n / 16; ++half) {
+    SmallVector<int64_t> mask;
+    for (int64_t i = 0; i < 32; ++i)
+      mask.push_back(i / 16 * 16 + half * 8 + i % 16 / 2 + (i % 2 ? 32 : 0));
+    Value bytes = vector::ShuffleOp::create(b, even, odd, mask);
+    for (int64_t j = 0; j < 2; ++j) {
+      Value upper = upperBytes(*this, bytes, j).v;
+      out.push_back({arith::SIToFPOp::create(
+                         b, VectorType::get({lanes}, b.getF32Type()), upper),
+                     this});
+    }
+  }
+  return out;
 }
 
 SmallVector<V> KernelBuilder::loadRow(const Matrix &m, MatrixRow row, V c,
                                       int64_t n) {
   Format format = m.format();
   V at = row.values + c / columnsPerElement(format);
+  if (format == Format::NVFP4 || format == Format::Int4G32)
+    return unpackNibbles(m, at, n);
+  if (format == Format::FP8Block && n >= lanes)
+    return unpackE4M3(m, at, n);
   SmallVector<V> out;
-  switch (format) {
-  case Format::FP8E4M3:
-  case Format::FP8Block: {
-    // 16 bytes at a time where there are so many: 16 lanes of 16 bits.
-    int64_t step = n % 16 == 0 ? 16 : n;
-    for (int64_t i = 0; i < n; i += step) {
-      Value bytes = vector::LoadOp::create(
-          b, VectorType::get({step}, b.getI8Type()), m.values.memref,
-          ValueRange{(at + i).value});
-      Value wide = arith::ExtFOp::create(
-          b, VectorType::get({step}, b.getF32Type()), e4m3Bits(bytes));
-      for (int64_t j = 0; j < step; j += lanes)
-        out.push_back({step <= lanes
-                           ? wide
-                           : vector::ExtractStridedSliceOp::create(
-                                 b, wide, ArrayRef<int64_t>{j},
-                                 ArrayRef<int64_t>{lanes},
-                                 ArrayRef<int64_t>{1}),
-                       this});
+  int64_t width = std::min(n, lanes);
+  for (int64_t i = 0; i < n; i += width) {
+    if (elementBytes(format) && format != Format::FP8E4M3) {
+      out.push_back(loadVector(m.values, at + i, width));
+      continue;
     }
-    break;
+    Value bytes = vector::LoadOp::create(
+        b, VectorType::get({width}, b.getI8Type()), m.values.memref,
+        ValueRange{(at + i).value});
+    Value v = arith::ExtFOp::create(
+        b, VectorType::get({width}, b.getF32Type()), e4m3Bits(bytes));
+    if (format == Format::FP8Block)
+      v = (V{v, this} *
+           splat(f32(e4m3Factor / e4m3Lift / e4m3Lift), width))
+              .value;
+    out.push_back({v, this});
   }
-  case Format::NVFP4:
-    for (int64_t i = 0; i < n; i += lanes)
-      out.push_back(unpackE2M1(m, at + i / 2));
-    break;
-  case Format::Int4G32:
-    for (int64_t i = 0; i < n; i += lanes)
-      out.push_back(unpackInt4(m, at + i / lanes));
-    break;
-  default:
-    for (int64_t i = 0; i < n; i += std::min(n, lanes))
-      out.push_back(loadVector(m.values, at + i, std::min(n, lanes)));
-  }
-  if (!m.scales.memref)
-    return out;
-  int64_t group = scaleGroup(format), width = std::min(n, lanes);
-  for (int64_t i = 0; i < n; i += std::min(n, group)) {
-    V scales = splat(scaleOf(m, row, c + i), width);
-    for (int64_t j = i; j < std::min(n, i + group); j += width)
-      out[j / width] = out[j / width] * scales;
-  }
+  return out;
+}
+
+SmallVector<V> KernelBuilder::rowScales(const Matrix &m, MatrixRow row, V c,
+                                        int64_t n) {
+  SmallVector<V> out;
+  if (m.scales.memref)
+    for (int64_t i = 0; i < n; i += scaleGroup(m.format()))
+      out.push_back(splat(scaleOf(m, row, c + i), std::min(n, lanes)));
   return out;
 }
 

@@ -139,7 +139,8 @@ SmallVector<SmallVector<V>> dotTile(KernelBuilder &k, const Matrix &weights,
   // multiple of 4 KiB apart share a set of the L1 cache, and a line that is left
   // half used would be gone when its row comes round again.
   int64_t done = 0;
-  for (int64_t part : {lineColumns(weights.format()), lanes}) {
+  for (int64_t part :
+       {lineColumns(weights.format()), leastColumns(weights.format())}) {
     int64_t end = done + (width - done) / part * part;
     if (end == done)
       continue;
@@ -150,18 +151,33 @@ SmallVector<SmallVector<V>> dotTile(KernelBuilder &k, const Matrix &weights,
           SmallVector<SmallVector<V>> xv;
           for (int64_t j = 0; j < part; j += lanes) {
             xv.emplace_back();
-            for (V at : xAt)
-              xv.back().push_back(k.loadVector(x, at + c + j, lanes));
+            for (V at : xAt) {
+              V v = k.loadVector(x, at + c + j, lanes);
+              xv.back().push_back(
+                  weights.lift == 1 ? v : v * like(v, weights.lift));
+            }
           }
           for (auto [r, row] : llvm::enumerate(rows)) {
             if (ahead)
               k.prefetch(weights.values,
                          row.values + c / columnsPerElement(weights.format()) +
                              ahead);
-            for (auto [j, w] :
-                 llvm::enumerate(k.loadRow(weights, row, c, part)))
-              for (size_t i = 0; i < xs; ++i)
-                acc[r * xs + i] = k.fma(w, xv[j][i], acc[r * xs + i]);
+            SmallVector<V> values = k.loadRow(weights, row, c, part);
+            SmallVector<V> scales = k.rowScales(weights, row, c, part);
+            // Without scales straight to the sums; with them through a sum over
+            // each group.
+            size_t groups = std::max<size_t>(scales.size(), 1);
+            size_t each = values.size() / groups;
+            for (size_t i = 0; i < xs; ++i)
+              for (size_t g = 0; g < groups; ++g) {
+                V &sum = acc[r * xs + i];
+                V inner = sum;
+                for (size_t j = g * each; j < (g + 1) * each; ++j)
+                  inner = !scales.empty() && j == g * each
+                              ? values[j] * xv[j][i]
+                              : k.fma(values[j], xv[j][i], inner);
+                sum = scales.empty() ? inner : k.fma(scales[g], inner, sum);
+              }
           }
           return acc;
         });
@@ -171,9 +187,12 @@ SmallVector<SmallVector<V>> dotTile(KernelBuilder &k, const Matrix &weights,
   for (auto [r, row] : llvm::enumerate(rows))
     for (size_t i = 0; i < xs; ++i) {
       V total = done > 0 ? k.sum(sums[r * xs + i]) : k.f32(0);
-      for (int64_t c = done; c < width; ++c)
-        total = k.fma(k.sum(k.loadRow(weights, row, k.index(c), 1)[0]),
-                      k.load(x, xAt[i] + c), total);
+      for (int64_t c = done; c < width; ++c) {
+        V value = k.sum(k.loadRow(weights, row, k.index(c), 1)[0]);
+        for (V scale : k.rowScales(weights, row, k.index(c), 1))
+          value = value * (k.sum(scale) * k.f32(weights.lift));
+        total = k.fma(value, k.load(x, xAt[i] + c), total);
+      }
       out[r].push_back(weights.factor.value ? total * weights.factor : total);
     }
   return out;

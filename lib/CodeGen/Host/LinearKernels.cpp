@@ -70,7 +70,11 @@ void rowProduct(KernelBuilder &k, const RowProduct &p, V rowLow, V rowHigh,
   constexpr int64_t tile = 3;
   V whole = tokenLow + (tokenHigh - tokenLow) / tile * tile;
   k.loop(tokenLow, whole, tile, [&](V token) { rowsOver(token, tile, 4); });
-  k.loop(whole, tokenHigh, 1, [&](V token) { rowsOver(token, 1, 8); });
+  // Rows with scales need registers for their conversion.
+  bool scaled = llvm::any_of(
+      p.weights, [](const Matrix &w) { return scaleGroup(w.format()) > 1; });
+  k.loop(whole, tokenHigh, 1,
+         [&](V token) { rowsOver(token, 1, scaled ? 4 : 8); });
 }
 
 std::string linear(KernelSite site, ArrayRef<MatrixShape> segments) {
