@@ -18,31 +18,34 @@
 namespace mla {
 namespace fs = std::filesystem;
 
+/// Collects messages, one a line, up to a number that fits a terminal.
+class Checkpoint::Faults {
+public:
+  void add(std::string message) { list.push_back(std::move(message)); }
+  void add(const Faults &other) {
+    list.insert(list.end(), other.list.begin(), other.list.end());
+  }
+  bool any() const { return !list.empty(); }
+  Status status() const {
+    if (list.empty())
+      return {};
+    constexpr size_t shown = 32;
+    std::string text;
+    for (size_t i = 0; i < std::min(shown, list.size()); ++i)
+      text += (i ? "\n" : "") + list[i];
+    if (list.size() > shown)
+      text += "\n(and " + std::to_string(list.size() - shown) + " more)";
+    return invalid(std::move(text));
+  }
+
+private:
+  std::vector<std::string> list;
+};
+
 namespace {
 /// The limit of the safetensors library. A length above it is garbage.
 constexpr uint64_t maxHeaderBytes = 100'000'000;
 constexpr const char *indexName = "model.safetensors.index.json";
-
-/// Collects messages, one a line, up to a number that fits a terminal.
-class Faults {
-public:
-  void add(const std::string &message) {
-    if (++count <= 32)
-      text += (text.empty() ? "" : "\n") + message;
-  }
-  bool any() const { return count != 0; }
-  Status status() const {
-    if (count == 0)
-      return {};
-    return invalid(count <= 32 ? text
-                               : text + "\n(and " + std::to_string(count - 32) +
-                                     " more)");
-  }
-
-private:
-  size_t count = 0;
-  std::string text;
-};
 
 class FileDescriptor {
 public:
@@ -171,33 +174,6 @@ void findGapsInSeries(const std::vector<std::string> &names,
   }
 }
 
-/// weight_map of the index: tensors and their shards, in the order of the file.
-using Index = std::vector<std::pair<std::string, std::string>>;
-
-/// Empty if there is no index.
-Result<Index> readIndex(const fs::path &folder) {
-  Index index;
-  fs::path path = folder / indexName;
-  std::error_code ec;
-  if (!fs::exists(path, ec))
-    return index;
-  MLA_ASSIGN_OR_RETURN(std::string text, readFile(path));
-  auto visit = [&](const std::string &tensor, const JsonValue &file) {
-    std::string name = file.string();
-    // Also keeps the loader inside the folder.
-    if (file.isString() && (name.find('/') != std::string::npos ||
-                            !name.ends_with(".safetensors")))
-      file.fail("the name of a .safetensors file in the same folder");
-    index.emplace_back(tensor, std::move(name));
-  };
-  MLA_ASSIGN_OR_RETURN(
-      std::unique_ptr<JsonDocument> document,
-      JsonDocument::parseMembers(text, path.string(), "weight_map", visit));
-  document->root()["weight_map"].members(); // Records if it is no object.
-  MLA_RETURN_IF_ERROR(document->status());
-  return index;
-}
-
 } // namespace
 
 std::string_view Checkpoint::textName(std::string_view name) {
@@ -207,17 +183,79 @@ std::string_view Checkpoint::textName(std::string_view name) {
   return name;
 }
 
+/// Compares weight_map of the index, tensor by tensor, with what was found.
+/// What it says must be true, though it need not say everything.
+Status Checkpoint::checkIndex(std::set<std::string> &missing,
+                              Faults &faults) const {
+  fs::path path = root / indexName;
+  std::error_code ec;
+  if (!fs::exists(path, ec))
+    return {};
+  MLA_ASSIGN_OR_RETURN(std::string text, readFile(path));
+  auto visit = [&](const std::string &tensor, const JsonValue &value) {
+    std::string name = value.string();
+    // Also keeps the loader inside the folder.
+    if (value.isString() && (name.find('/') != std::string::npos ||
+                             !name.ends_with(".safetensors")))
+      value.fail("the name of a .safetensors file in the same folder");
+    const TensorInfo *found = find(textName(tensor));
+    if (found && shards[found->file].name == name)
+      return;
+    if (!fs::exists(root / name, ec))
+      missing.insert(name);
+    else
+      faults.add(path.string() + ": expected tensor " + tensor + " in " + name +
+                 ", found it " +
+                 (found ? "in " + shards[found->file].name : "nowhere"));
+  };
+  MLA_ASSIGN_OR_RETURN(
+      std::unique_ptr<JsonDocument> document,
+      JsonDocument::parseMembers(text, path.string(), "weight_map", visit));
+  document->root()["weight_map"].members(); // Records if it is no object.
+  return document->status();
+}
+
+/// Reads the headers of the shards `names`.
+void Checkpoint::readShards(const std::vector<std::string> &names,
+                            Faults &faults) {
+  for (const std::string &name : names) {
+    CheckpointFile shard;
+    shard.name = name;
+    Result<std::vector<TensorInfo>> tensors = readShard(root / name, shard);
+    if (!tensors.ok()) {
+      faults.add(tensors.status().message());
+      continue;
+    }
+    uint32_t file = static_cast<uint32_t>(shards.size());
+    shards.push_back(std::move(shard));
+    for (TensorInfo &tensor : *tensors) {
+      tensor.file = file;
+      all.push_back(std::move(tensor));
+    }
+  }
+  byName.reserve(all.size());
+  for (const TensorInfo &tensor : all) {
+    auto [at, fresh] = byName.emplace(textName(tensor.name), &tensor);
+    if (fresh)
+      continue;
+    const TensorInfo &other = *at->second;
+    faults.add(root.string() + ": tensor " + tensor.name + " of " +
+               shards[tensor.file].name + " is also in " +
+               shards[other.file].name +
+               (other.name == tensor.name ? "" : " as " + other.name));
+  }
+}
+
 Result<Checkpoint> Checkpoint::open(const fs::path &folder) {
   Checkpoint out;
   out.root = folder;
   MLA_ASSIGN_OR_RETURN(std::vector<std::string> names, listShards(folder));
-  MLA_ASSIGN_OR_RETURN(auto index, readIndex(folder));
-
+  Faults broken, misplaced;
+  out.readShards(names, broken);
   std::set<std::string> missing;
-  for (const auto &[tensor, file] : index)
-    if (!std::binary_search(names.begin(), names.end(), file))
-      missing.insert(file);
+  MLA_RETURN_IF_ERROR(out.checkIndex(missing, misplaced));
   findGapsInSeries(names, missing);
+
   Faults faults;
   if (!missing.empty()) {
     std::string list;
@@ -230,44 +268,10 @@ Result<Checkpoint> Checkpoint::open(const fs::path &folder) {
   } else if (names.empty()) {
     return notFound(folder.string() + ": no *.safetensors file");
   }
-
-  for (const std::string &name : names) {
-    CheckpointFile shard;
-    shard.name = name;
-    Result<std::vector<TensorInfo>> tensors = readShard(folder / name, shard);
-    if (!tensors.ok()) {
-      faults.add(tensors.status().message());
-      continue;
-    }
-    uint32_t file = static_cast<uint32_t>(out.shards.size());
-    out.shards.push_back(std::move(shard));
-    for (TensorInfo &tensor : *tensors) {
-      tensor.file = file;
-      out.all.push_back(std::move(tensor));
-    }
-  }
-  out.byName.reserve(out.all.size());
-  for (const TensorInfo &tensor : out.all) {
-    auto [at, fresh] = out.byName.emplace(textName(tensor.name), &tensor);
-    if (fresh)
-      continue;
-    const TensorInfo &other = *at->second;
-    faults.add(folder.string() + ": tensor " + tensor.name + " of " +
-               out.shards[tensor.file].name + " is also in " +
-               out.shards[other.file].name +
-               (other.name == tensor.name ? "" : " as " + other.name));
-  }
-
-  // What the index says must be true, though it need not say everything. If a
-  // shard could not be read, that is the fault to report.
+  faults.add(broken);
+  // If a shard could not be read, that is the fault to report.
   if (!faults.any())
-    for (const auto &[tensor, file] : index) {
-      const TensorInfo *found = out.find(textName(tensor));
-      if (!found || out.shards[found->file].name != file)
-        faults.add((folder / indexName).string() + ": expected tensor " +
-                   tensor + " in " + file + ", found it " +
-                   (found ? "in " + out.shards[found->file].name : "nowhere"));
-    }
+    faults.add(misplaced);
   MLA_RETURN_IF_ERROR(faults.status());
   return out;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <memory_resource>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
@@ -170,7 +171,7 @@ public:
 private:
   bool inside() const { return owner && stack.back() == owner; }
   bool seen(const std::string &k) override {
-    return inside() ? !keys.insert(k).second : TreeBuilder::seen(k);
+    return inside() ? !keys.emplace(k).second : TreeBuilder::seen(k);
   }
   json *place(json &&v) override {
     if (!stack.empty() && inside()) {
@@ -196,7 +197,9 @@ private:
   std::string_view object;
   Visit visit;
   json *owner = nullptr; ///< the object whose members are visited, while in it
-  std::unordered_set<std::string> keys; ///< of it
+  // Its keys, which are many, and all freed together.
+  std::pmr::monotonic_buffer_resource arena;
+  std::pmr::unordered_set<std::pmr::string> keys{&arena};
   std::string memberKey;
   json member;
 };

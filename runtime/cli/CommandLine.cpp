@@ -199,10 +199,19 @@ void addBench(CLI::App &app, Action &action) {
 void addInspect(CLI::App &app, Action &action) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App *sub =
-      app.add_subcommand("inspect", "Say what a plan is, without loading it");
-  addPlan(*sub, options->plan);
-  sub->add_flag("--launches", options->launches,
-                "Print the launches of every program");
+      app.add_subcommand("inspect", "Say what a plan or a model folder holds");
+  sub->footer("Only headers are read. A model's weights are listed by kind and "
+              "format. What is missing\nor does not fit is an error, after "
+              "everything else was printed.");
+  sub->add_option("folder", options->folder,
+                  "Folder with plan.json (a plan) or config.json (a model)")
+      ->required()
+      ->type_name("DIR");
+  CLI::Option *launches =
+      sub->add_flag("--launches", options->launches,
+                    "Of a plan: print the launches of every program");
+  sub->add_flag("--json", options->json, "Of a model: print JSON")
+      ->excludes(launches);
   sub->callback([options, &action] {
     action = [options] { return inspect(*options, std::cout); };
   });

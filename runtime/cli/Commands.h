@@ -81,11 +81,18 @@ struct BenchOptions : PlanOptions {
 Status bench(const BenchOptions &options, std::ostream &out);
 
 struct InspectOptions {
-  std::filesystem::path plan;
-  bool launches = false;
+  std::filesystem::path folder; ///< Of a plan or of a model.
+  bool launches = false;        ///< Of a plan: print them.
+  bool json = false;            ///< Of a model: print JSON.
 };
-/// Says what a plan is, without loading it.
+/// Says what a folder holds, without loading it: a plan, if there is a
+/// plan.json, or else a model, if there is a config.json.
 Status inspect(const InspectOptions &options, std::ostream &out);
+
+/// The model in `folder`: modules by format, cache, what is skipped. What is
+/// missing or does not fit is an error, after everything was printed.
+Status inspectModel(const std::filesystem::path &folder, bool json,
+                    std::ostream &out);
 
 /// The program mla-run. Returns its exit code: 0 success, 1 error, 2 wrong
 /// usage, 3 NaN or infinity among the logits.

@@ -1,6 +1,6 @@
 //===- Inspect.cpp - mla-run inspect --------------------------------------===//
 //
-// Part of mla.
+// Part of mla. Plans; models are in InspectModel.cpp.
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/base/Memory.h"
@@ -81,11 +81,9 @@ void printLaunches(const plan::Plan &plan, const plan::Program &program,
   }
 }
 
-} // namespace
-
-Status inspect(const InspectOptions &options, std::ostream &out) {
-  MLA_ASSIGN_OR_RETURN(plan::Plan plan, plan::read(options.plan));
-  out << "plan         " << options.plan.string() << ", written by "
+Status inspectPlan(const InspectOptions &options, std::ostream &out) {
+  MLA_ASSIGN_OR_RETURN(plan::Plan plan, plan::read(options.folder));
+  out << "plan         " << options.folder.string() << ", written by "
       << plan.producer << "\n"
       << "target       " << plan.target.name << ", " << plan.target.cpu
       << ", kernel ABI " << plan.target.kernelAbi << "\n";
@@ -116,6 +114,25 @@ Status inspect(const InspectOptions &options, std::ostream &out) {
       printLaunches(plan, program, out);
   }
   return {};
+}
+
+} // namespace
+
+Status inspect(const InspectOptions &options, std::ostream &out) {
+  const std::filesystem::path &folder = options.folder;
+  std::error_code ec;
+  bool isPlan = std::filesystem::exists(folder / "plan.json", ec);
+  if (!isPlan && !std::filesystem::exists(folder / "config.json", ec))
+    return notFound(folder.string() +
+                    ": expected a folder with plan.json (a plan) or "
+                    "config.json (a model), found neither");
+  if (isPlan ? options.json : options.launches)
+    return invalid(folder.string() + (isPlan ? ": --json is for a model, found "
+                                               "a plan"
+                                             : ": --launches is for a plan, "
+                                               "found a model"));
+  return isPlan ? inspectPlan(options, out)
+                : inspectModel(folder, options.json, out);
 }
 
 } // namespace mla::cli

@@ -12,6 +12,7 @@
 #include "mla/Support/Status.h"
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -63,7 +64,11 @@ public:
   const std::filesystem::path &folder() const { return root; }
 
 private:
+  class Faults;
   Checkpoint() = default;
+  void readShards(const std::vector<std::string> &names, Faults &faults);
+  Status checkIndex(std::set<std::string> &missing, Faults &faults) const;
+
   std::filesystem::path root;
   std::vector<CheckpointFile> shards;
   std::vector<TensorInfo> all;

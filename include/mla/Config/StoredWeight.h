@@ -90,6 +90,8 @@ public:
     return contradicted;
   }
 
+  /// Takes a tensor that is no part of a weight out of unused().
+  void markUsed(const std::string &name) { use(name); }
   /// What the tensors are that no weight asked for: groups with a reason, and
   /// the rest, which is a sign that config and checkpoint do not belong
   /// together. `tiedHead`: lm_head is not used because the config ties it.
