@@ -247,9 +247,9 @@ TEST(PlanRoundTrip, WeightsInParts) {
           for (size_t i = 0; i < parts.size(); ++i) {
             std::vector<TensorSource> sources;
             for (int e = 0; e < (stacked ? 3 : 1); ++e) {
-              sources.push_back({"w." + std::to_string(e) + "." +
-                                     std::string(parts[i].name),
-                                 1, offset});
+              sources.push_back(
+                  {"w." + std::to_string(e) + "." + std::string(parts[i].name),
+                   1, offset});
               offset += parts[i].bytes();
             }
             if (i == 0)

@@ -74,8 +74,9 @@ protected:
 TEST_F(CalibrateTest, BlankLinesSeparateDocuments) {
   Documents expected = {{bos, a, b, newline, b, newline, eos},
                         {bos, a, newline, eos}};
-  for (const char *text : {"ab\nb\n\na\n", "ab\nb\n\na", "\n\nab\nb\n\n\n\na\n\n",
-                           "ab\nb\n \t\r\na", "\r\nab\nb\n\t\na\n \n"}) {
+  for (const char *text :
+       {"ab\nb\n\na\n", "ab\nb\n\na", "\n\nab\nb\n\n\n\na\n\n",
+        "ab\nb\n \t\r\na", "\r\nab\nb\n\t\na\n \n"}) {
     auto found = documents(text);
     ASSERT_TRUE(found.ok()) << found.status().message();
     EXPECT_EQ(*found, expected) << text;
@@ -135,9 +136,10 @@ TEST_F(CalibrateTest, WritesTheScalesOfWhatItSaw) {
   files.write();
   status = calibrate("ab\nb\n\naaaaa\n", &said, 3);
   ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(said.find("largest magnitudes from 4.000 to 4.000 in 1 layers, over "
-                      "6 tokens of 2 documents"),
-            0U)
+  EXPECT_EQ(
+      said.find("largest magnitudes from 4.000 to 4.000 in 1 layers, over "
+                "6 tokens of 2 documents"),
+      0U)
       << said;
   EXPECT_NEAR(scales()[0], 4.0F / 448, 1e-8);
 }
@@ -157,9 +159,10 @@ TEST_F(CalibrateTest, PlansItCannotMeasure) {
   files.write();
   Status status = calibrate("ab");
   EXPECT_EQ(status.code(), StatusCode::Invalid);
-  EXPECT_EQ(status.message(),
-            "expected a plan with a latent cache in each of its 2 layers, found "
-            "1 (was it compiled with --plain?)");
+  EXPECT_EQ(
+      status.message(),
+      "expected a plan with a latent cache in each of its 2 layers, found "
+      "1 (was it compiled with --plain?)");
   for (plan::Cache &cache : files.plan.caches)
     cache.kind = "expanded";
   files.write();

@@ -146,8 +146,9 @@ TEST_P(DeviceTest, ReadsAnyBuffer) {
       EXPECT_EQ(end, (std::array<float, 3>{998, 999, 1000}));
       EXPECT_TRUE(device->read(*buffer, 4 * count, {}).ok());
 
-      for (uint64_t offset : {uint64_t(4 * (count - 3) + 1), uint64_t(4 * count),
-                              UINT64_MAX, UINT64_MAX - 4}) {
+      for (uint64_t offset :
+           {uint64_t(4 * (count - 3) + 1), uint64_t(4 * count), UINT64_MAX,
+            UINT64_MAX - 4}) {
         status = device->read(*buffer, offset, bytes);
         ASSERT_FALSE(status.ok()) << offset;
         EXPECT_EQ(status.code(), StatusCode::Invalid);

@@ -23,9 +23,9 @@ using namespace mla::runtime;
 
 namespace {
 
-constexpr Format allFormats[] = {Format::F32,      Format::BF16,
-                                 Format::F16,      Format::FP8Block,
-                                 Format::NVFP4,    Format::Int4G32};
+constexpr Format allFormats[] = {Format::F32,   Format::BF16,
+                                 Format::F16,   Format::FP8Block,
+                                 Format::NVFP4, Format::Int4G32};
 
 std::string text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char *>(bytes.data()), bytes.size()};
@@ -218,7 +218,8 @@ TEST_F(WeightStoreTest, ReciprocalsOfNoScaleAreRefused) {
 // Synthetic weights
 //===----------------------------------------------------------------------===//
 
-/// The parts of a [rows, columns] tensor by docs/synthetic.md, all rows at once.
+/// The parts of a [rows, columns] tensor by docs/synthetic.md, all rows at
+/// once.
 std::vector<std::vector<std::byte>> generated(const std::string &name,
                                               std::vector<int64_t> shape,
                                               Format format, int64_t seed) {
@@ -258,8 +259,8 @@ TEST_F(WeightStoreTest, SyntheticWeightsAreThoseOfTheWholeTensor) {
       std::vector<int64_t> shape = {300, 480};
       if (stacked)
         shape.insert(shape.begin(), 2);
-      plan::Weight weight{std::string(formatName(format)), format, shape,
-                          stacked, {}};
+      plan::Weight weight{
+          std::string(formatName(format)), format, shape, stacked, {}};
       weight.scales.resize(weight.parts().size() - 1);
       for (int t = 0; t < (stacked ? 2 : 1); ++t) {
         std::string name = "e." + std::to_string(t) + ".up_proj.weight";
