@@ -1,7 +1,7 @@
 //===- Calibrate.cpp - mla-run calibrate ----------------------------------===//
 //
-// Part of mla. Fills the latent cache with the documents of a text, as a step of
-// inference does, and looks at what is in it.
+// Part of mla. Fills the latent cache with the documents of a text, as a step
+// of inference does, and looks at what is in it.
 //
 //===----------------------------------------------------------------------===//
 #include "mla/Config/KvScales.h"

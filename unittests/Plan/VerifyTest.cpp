@@ -164,7 +164,8 @@ const Rule rules[] = {
      "at /weights/4/shape: expected columns in groups of 32, found 48"},
     {"partMissing", [](Plan &p) { p.weights[WDown].scales.pop_back(); },
      "at /weights/3: expected 3 parts of \"down\" in nvfp4, found 2"},
-    {"partsMissing", [](Plan &p) { p.weights[WEmbed].format = Format::FP8Block; },
+    {"partsMissing",
+     [](Plan &p) { p.weights[WEmbed].format = Format::FP8Block; },
      "at /weights/0: expected 2 parts of \"embed\" in fp8_block, found 1"},
     {"partExtra",
      [](Plan &p) {
