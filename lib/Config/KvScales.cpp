@@ -173,18 +173,30 @@ Result<KvScales> readKvScales(const std::filesystem::path &file,
   return out;
 }
 
-std::string printKvScales(const std::vector<float> &amax) {
+/// The smallest scale under which `amax` is stored without being cut off: the
+/// quotient rounds, so amax / 448 itself may be just too small.
+static float scaleFor(float amax) {
   constexpr float largestE4M3 = 448.0F;
+  float scale = amax / largestE4M3;
+  // Zero, or so little that the quotient is.
+  if (scale == 0)
+    return 1.0F;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  while (amax / scale > largestE4M3)
+    scale = std::nextafter(scale, infinity);
+  for (float less = std::nextafter(scale, 0.0F);
+       less > 0 && amax / less <= largestE4M3;
+       less = std::nextafter(scale, 0.0F))
+    scale = less;
+  return scale;
+}
+
+std::string printKvScales(const std::vector<float> &amax) {
   std::string text = "{\n  \"kv_scales\": {";
-  for (size_t layer = 0; layer < amax.size(); ++layer) {
-    float scale = amax[layer] / largestE4M3;
-    // Zero, or so little that the quotient is.
-    if (scale == 0)
-      scale = 1.0F;
+  for (size_t layer = 0; layer < amax.size(); ++layer)
     text += (layer ? ",\n    \"" : "\n    \"") + moduleOf(layer) +
-            "\": {\"k_scale\": " + numberText(scale) +
+            "\": {\"k_scale\": " + numberText(scaleFor(amax[layer])) +
             ", \"amax\": " + numberText(amax[layer]) + "}";
-  }
   return text + "\n  }\n}\n";
 }
 

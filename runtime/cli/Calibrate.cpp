@@ -1,7 +1,7 @@
 //===- Calibrate.cpp - mla-run calibrate ----------------------------------===//
 //
-// Part of mla. Fills the latent cache with the documents of a text, as a step of
-// inference does, and looks at what is in it.
+// Part of mla. Fills the latent cache with the documents of a text, as a step
+// of inference does, and looks at what is in it.
 //
 //===----------------------------------------------------------------------===//
 #include "mla/Config/KvScales.h"
@@ -18,6 +18,16 @@ Status calibrate(const CalibrateOptions &options, std::ostream &out) {
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> engine,
                        runtime::Engine::load(options.plan, options.engine));
   const plan::Plan &plan = engine->plan();
+  // One latent cache a layer, in the order of the layers.
+  std::vector<size_t> latent;
+  for (size_t c = 0; c < plan.caches.size(); ++c)
+    if (plan.caches[c].kind == "latent")
+      latent.push_back(c);
+  if (latent.size() != static_cast<size_t>(plan.model.layers))
+    return invalid("expected a plan with a latent cache in each of its " +
+                   std::to_string(plan.model.layers) + " layers, found " +
+                   std::to_string(latent.size()) +
+                   " (was it compiled with --plain?)");
   int64_t limit = engine->contextLength();
   if (options.maxTokens > 0)
     limit = std::min(limit, options.maxTokens);
@@ -35,16 +45,9 @@ Status calibrate(const CalibrateOptions &options, std::ostream &out) {
     MLA_RETURN_IF_ERROR(engine->raiseLargest(sequence, byCache));
     tokens += ids.size();
   }
-  // One latent cache a layer, in the order of the layers.
   std::vector<float> amax;
-  for (size_t c = 0; c < plan.caches.size(); ++c)
-    if (plan.caches[c].kind == "latent")
-      amax.push_back(byCache[c]);
-  if (amax.size() != static_cast<size_t>(plan.model.layers))
-    return invalid("expected a plan with a latent cache in each of its " +
-                   std::to_string(plan.model.layers) + " layers, found " +
-                   std::to_string(amax.size()) +
-                   " (was it compiled with --plain?)");
+  for (size_t c : latent)
+    amax.push_back(byCache[c]);
   MLA_RETURN_IF_ERROR(writeFileAtomically(options.output, printKvScales(amax)));
   auto [low, high] = std::minmax_element(amax.begin(), amax.end());
   out << "largest magnitudes from " << formatNumber(*low, 3) << " to "

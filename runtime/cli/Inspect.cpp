@@ -36,21 +36,17 @@ void printWeights(const plan::Plan &plan, std::ostream &out) {
   struct Sum {
     size_t tensors = 0;
     uint64_t bytes = 0;
-    bool known = true;
   };
   std::map<std::string_view, Sum> byFormat;
   for (const plan::Weight &weight : plan.weights) {
     Sum &sum = byFormat[formatName(weight.format)];
     sum.tensors += weight.sources.size();
-    uint64_t bytes = elementBytes(weight.format).value_or(0);
-    sum.known &= bytes != 0;
-    for (int64_t size : weight.shape)
-      bytes *= static_cast<uint64_t>(size);
-    sum.bytes += bytes;
+    for (const StoragePart &part : weight.parts())
+      sum.bytes += weight.sources.size() * part.bytes();
   }
   for (const auto &[format, sum] : byFormat)
-    out << "weights      " << sum.tensors << " tensors of " << format
-        << (sum.known ? ", " + formatBytes(sum.bytes) : "") << "\n";
+    out << "weights      " << sum.tensors << " tensors of " << format << ", "
+        << formatBytes(sum.bytes) << "\n";
 }
 
 std::string argumentText(const plan::Plan &plan, const plan::Program &program,

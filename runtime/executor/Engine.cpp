@@ -8,6 +8,7 @@
 #include "mla/Quant/Matrix.h"
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -202,7 +203,13 @@ Status Engine::raiseLargest(const Sequence &sequence, std::span<float> amax) {
       std::vector<float> values(static_cast<size_t>(rows * cache.width));
       quant::dequantizeRows({cache.format, rows, cache.width, page, {}, {}}, 0,
                             values);
-      amax[c] = std::max(amax[c], quant::largestMagnitude(values));
+      float largest = quant::largestMagnitude(values);
+      if (!std::isfinite(largest))
+        return numericError("cache " + cache.name +
+                            " has NaN or infinite values among positions " +
+                            std::to_string(at) + " to " +
+                            std::to_string(at + rows - 1));
+      amax[c] = std::max(amax[c], largest);
     }
   }
   return {};

@@ -116,7 +116,8 @@ public:
 
   /// Raises amax[c] to the largest magnitude among the rows of `sequence` in
   /// cache c, for each cache of the plan that is latent. Unsupported if such a
-  /// cache is not in f32, bf16 or f16. `amax` has an entry for every cache.
+  /// cache is not in f32, bf16 or f16, Numeric if it has NaN or infinity there.
+  /// `amax` has an entry for every cache.
   Status raiseLargest(const Sequence &sequence, std::span<float> amax);
 
   /// Empty without EngineOptions::profile.

@@ -29,11 +29,11 @@ struct Corruption {
 const Corruption corruptions[] = {
     // Version.
     {"majorAbove", REPLACE("/format/major", "2"),
-     "at /format: expected plan format 1.0, found 2.0"},
+     "at /format: expected plan format 1.0 to 1.1, found 2.1"},
     {"majorBelow", REPLACE("/format/major", "0"),
-     "at /format: expected plan format 1.0, found 0.0"},
-    {"minorAbove", REPLACE("/format/minor", "1"),
-     "at /format: expected plan format 1.0, found 1.1"},
+     "at /format: expected plan format 1.0 to 1.1, found 0.1"},
+    {"minorAbove", REPLACE("/format/minor", "2"),
+     "at /format: expected plan format 1.0 to 1.1, found 1.2"},
     {"formatMissing", REMOVE("/format"),
      "at /format: expected an object, found nothing"},
     {"formatType", REPLACE("/format", "\"1.0\""),
@@ -166,10 +166,69 @@ const Corruption corruptions[] = {
     {"overlap", REPLACE("/programs/0/workspaces/1/offset", "64"),
      "at /programs/0/workspaces/1: expected no overlap of live workspaces"},
 
+    // Scales.
+    {"scalesMissing", REMOVE("/weights/3/scales"),
+     "at /weights/3/scales: expected an object, found nothing"},
+    {"scalesNull", REPLACE("/weights/3/scales", "null"),
+     "at /weights/3/scales: expected an object, found null"},
+    {"scalesArray", REPLACE("/weights/4/scales", "[]"),
+     "at /weights/4/scales: expected an object, found an array of 0"},
+    {"globalMissing", REMOVE("/weights/3/global"),
+     "at /weights/3/global: expected an object, found nothing"},
+    {"scalesOfNewFormat", REPLACE("/weights/0/format", "\"fp8_block\""),
+     "at /weights/0/scales: expected an object, found nothing"},
+    {"scalesOfBF16", ADD("/weights/0/scales", "{}"),
+     "at /weights/0/scales: expected a key"},
+    {"globalOfInt4", ADD("/weights/4/global", "{}"),
+     "at /weights/4/global: expected a key"},
+    {"scalesKey", ADD("/weights/3/scales/format", "\"f32\""),
+     "at /weights/3/scales/format: expected a key"},
+    {"scalesTensorMissing", REMOVE("/weights/3/scales/tensor"),
+     "at /weights/3/scales/tensor: expected a string, found nothing"},
+    {"scalesOffset", REPLACE("/weights/3/scales/offset", "-1"),
+     "at /weights/3/scales/offset: expected an integer from 0"},
+    {"scalesFile", REPLACE("/weights/3/scales/file", "2"),
+     "at /weights/3/scales/file: expected a file from 0 to 2 (exclusive)"},
+    {"scalesPastEnd", REPLACE("/weights/3/scales/offset", "4089"),
+     "at /weights/3/scales: expected tensor \"down.weight_scale\""},
+    {"scalesNotStacked",
+     REPLACE("/weights/4/scales", R"({"tensor":"a","file":0,"offset":256})"),
+     "at /weights/4/scales/tensor: expected a key"},
+    {"scalesStacked",
+     REPLACE("/weights/3/scales",
+             R"({"stacked":{"tensors":["a"],"at":[[0,256]]}})"),
+     "at /weights/3/scales/stacked: expected a key"},
+    {"scalesCount", REPLACE("/weights/4/scales/stacked/count", "3"),
+     "at /weights/4/scales/stacked: expected as many tensors as the first "
+     "dimension says, found 3"},
+    {"scalesCountHuge",
+     REPLACE("/weights/4/scales/stacked/count", "9007199254740991"),
+     "at /weights/4/scales/stacked: expected at most 524288 checkpoint"},
+    {"scalesPattern", REPLACE("/weights/4/scales/stacked/pattern", "\"s\""),
+     "at /weights/4/scales/stacked/pattern: expected at most 255 bytes with "
+     "\"{}\" once"},
+    {"scalesAt", REMOVE("/weights/4/scales/stacked/at"),
+     "at /weights/4/scales/stacked/at: expected an array of 4"},
+    {"reciprocalType", REPLACE("/weights/3/global/reciprocal", "1"),
+     "at /weights/3/global/reciprocal: expected true or false, found number "
+     "1"},
+    {"reciprocalOfScales", ADD("/weights/3/scales/reciprocal", "true"),
+     "at /weights/3/scales/reciprocal: expected none but of a global scale"},
+    {"reciprocalOfWeight", ADD("/weights/3/reciprocal", "true"),
+     "at /weights/3/reciprocal: expected a key"},
+    {"cacheKind", REPLACE("/caches/0/kind", "\"paged\""),
+     "at /caches/0/kind: expected \"expanded\", \"latent\" or \"index\", "
+     "found \"paged\""},
+    {"cacheKindType", REPLACE("/caches/0/kind", "null"),
+     "at /caches/0/kind: expected a string, found null"},
+    {"saturatedRead", REPLACE("/kernels/1/parameters/6", "\"read i32\""),
+     "at /programs/0/launches/1/arguments/6: expected port saturated to be "
+     "read and written"},
+
     // Names and paths.
     {"duplicateWeight",
      R"([{"op":"copy","from":"/weights/1","path":"/weights/-"}])",
-     "at /weights/3/name: expected a name that is not taken, found \"norm\" a "
+     "at /weights/5/name: expected a name that is not taken, found \"norm\" a "
      "second time"},
     {"duplicateProgram", REPLACE("/programs/1/name", "\"decode\""),
      "at /programs/1/name: expected a name that is not taken"},
@@ -252,10 +311,7 @@ TEST(PlanCorruptionText, BelowJson) {
 /// A pattern makes names out of nothing, so several must not add up.
 TEST(PlanCorruptionText, CountsAddUp) {
   Plan p = samplePlan();
-  p.checkpoint = {};
-  for (Weight &w : p.weights)
-    for (TensorSource &s : w.sources)
-      s.file = 0, s.offset = 0;
+  takeOffFiles(p, Checkpoint::Kind::None);
   json document = json::parse(print(p));
   document["weights"][2]["stacked"]["count"] = 500000;
   document["weights"][2]["shape"][0] = 500000;
@@ -265,7 +321,7 @@ TEST(PlanCorruptionText, CountsAddUp) {
   document["weights"].push_back(second);
   Result<Plan> plan = parse(document.dump(), "plan.json");
   ASSERT_FALSE(plan.ok());
-  EXPECT_NE(plan.status().message().find("at /weights/3/stacked: expected at "
+  EXPECT_NE(plan.status().message().find("at /weights/5/stacked: expected at "
                                          "most 524288"),
             std::string::npos)
       << plan.status().message();

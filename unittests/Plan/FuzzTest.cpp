@@ -121,6 +121,10 @@ TEST_F(PlanFuzz, Values) {
                        "ceildiv(1, tokens - 1)",
                        "bf16",
                        "nvfp4",
+                       "fp8_block",
+                       "int4_g32",
+                       "latent",
+                       "index",
                        "read f32",
                        "scalar",
                        "table bf16",
@@ -133,7 +137,9 @@ TEST_F(PlanFuzz, Values) {
                        {1, 2},
                        {{"scalar", 1}},
                        {{"workspace", "x"}},
-                       {{"port", "logits"}}};
+                       {{"port", "logits"}},
+                       {{"port", "saturated"}},
+                       {{"reciprocal", true}}};
   for (int i = 0; i < 3000 && !HasFatalFailure(); ++i) {
     json document = good;
     for (size_t n = 1 + below(3); n > 0; --n) {

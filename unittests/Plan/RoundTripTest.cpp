@@ -22,6 +22,29 @@ bool has(const std::string &text, const std::string &part) {
   return text.find(part) != std::string::npos;
 }
 
+void expectSame(const std::vector<TensorSource> &a,
+                const std::vector<TensorSource> &b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].tensor, b[i].tensor);
+    EXPECT_EQ(a[i].file, b[i].file);
+    EXPECT_EQ(a[i].offset, b[i].offset);
+  }
+}
+
+void expectSame(const Weight &a, const Weight &b) {
+  EXPECT_EQ(a.name, b.name);
+  EXPECT_EQ(a.format, b.format);
+  EXPECT_EQ(a.shape, b.shape);
+  EXPECT_EQ(a.stacked, b.stacked);
+  expectSame(a.sources, b.sources);
+  ASSERT_EQ(a.scales.size(), b.scales.size());
+  for (size_t i = 0; i < a.scales.size(); ++i) {
+    expectSame(a.scales[i].sources, b.scales[i].sources);
+    EXPECT_EQ(a.scales[i].reciprocal, b.scales[i].reciprocal);
+  }
+}
+
 TEST(PlanRoundTrip, SampleIsValid) {
   Status status = verify(samplePlan());
   EXPECT_TRUE(status.ok()) << status.message();
@@ -53,24 +76,14 @@ TEST(PlanRoundTrip, EveryFieldComesBack) {
   EXPECT_EQ(p.tokenizerFiles, before.tokenizerFiles);
   EXPECT_EQ(p.maxPages, before.maxPages);
 
-  ASSERT_EQ(p.weights.size(), 3u);
-  for (size_t i = 0; i < 3; ++i) {
-    const Weight &a = p.weights[i], &b = before.weights[i];
-    EXPECT_EQ(a.name, b.name);
-    EXPECT_EQ(a.format, b.format);
-    EXPECT_EQ(a.shape, b.shape);
-    EXPECT_EQ(a.stacked, b.stacked);
-    ASSERT_EQ(a.sources.size(), b.sources.size());
-    for (size_t s = 0; s < a.sources.size(); ++s) {
-      EXPECT_EQ(a.sources[s].tensor, b.sources[s].tensor);
-      EXPECT_EQ(a.sources[s].file, b.sources[s].file);
-      EXPECT_EQ(a.sources[s].offset, b.sources[s].offset);
-    }
-  }
+  ASSERT_EQ(p.weights.size(), before.weights.size());
+  for (size_t i = 0; i < p.weights.size(); ++i)
+    expectSame(p.weights[i], before.weights[i]);
   ASSERT_EQ(p.caches.size(), 1u);
   EXPECT_EQ(p.caches[0].name, "latent.0");
   EXPECT_EQ(p.caches[0].format, Format::BF16);
   EXPECT_EQ(p.caches[0].width, 8);
+  EXPECT_EQ(p.caches[0].kind, "latent");
 
   ASSERT_EQ(p.kernels.size(), before.kernels.size());
   for (size_t i = 0; i < p.kernels.size(); ++i) {
@@ -137,13 +150,9 @@ TEST(PlanRoundTrip, OtherCheckpoints) {
   for (Checkpoint::Kind kind :
        {Checkpoint::Kind::None, Checkpoint::Kind::Synthetic}) {
     Plan p = samplePlan();
-    p.checkpoint = {};
-    p.checkpoint.kind = kind;
+    takeOffFiles(p, kind);
     if (kind == Checkpoint::Kind::Synthetic)
       p.checkpoint.seed = (int64_t(1) << 53) - 1;
-    for (Weight &w : p.weights)
-      for (TensorSource &s : w.sources)
-        s.file = 0, s.offset = 0;
     p.model.bosToken.reset();
     p.model.eosTokens.clear();
     p.tokenizerFiles.clear();
@@ -167,7 +176,7 @@ TEST(PlanRoundTrip, StackedNames) {
       p.weights[WExperts].sources[i].tensor = tensors[i];
     std::string text = print(p);
     Plan q = parsed(text);
-    for (size_t i = 0; i < 4 && q.weights.size() == 3; ++i)
+    for (size_t i = 0; i < 4 && q.weights.size() == p.weights.size(); ++i)
       EXPECT_EQ(q.weights[WExperts].sources[i].tensor, tensors[i]);
     return text;
   };
@@ -222,17 +231,74 @@ TEST(PlanRoundTrip, UnverifiedPlansPrint) {
   EXPECT_FALSE(print(Plan()).empty());
 }
 
-TEST(PlanRoundTrip, BlockFormatsAreDescribedNotSized) {
-  for (Format f : {Format::FP8Block, Format::NVFP4, Format::Int4G32}) {
-    Plan p = samplePlan();
-    p.weights[WExperts].format = f;
-    p.kernels[KExperts].parameters[1].format = f;
-    Plan q = parsed(print(p));
-    ASSERT_EQ(q.weights.size(), 3u);
-    EXPECT_EQ(q.weights[WExperts].format, f);
+/// Weights in every format, alone and in stacks, from files and not.
+TEST(PlanRoundTrip, WeightsInParts) {
+  for (Format format : {Format::F32, Format::BF16, Format::F16,
+                        Format::FP8Block, Format::NVFP4, Format::Int4G32})
+    for (bool stacked : {false, true})
+      for (bool placed : {false, true})
+        for (bool reciprocal : {false, true}) {
+          Plan p = samplePlan();
+          Weight w{"w", format, {160, 96}, stacked, {}};
+          if (stacked)
+            w.shape.insert(w.shape.begin(), 3);
+          std::vector<StoragePart> parts = w.parts();
+          uint64_t offset = 1 << 20;
+          for (size_t i = 0; i < parts.size(); ++i) {
+            std::vector<TensorSource> sources;
+            for (int e = 0; e < (stacked ? 3 : 1); ++e) {
+              sources.push_back(
+                  {"w." + std::to_string(e) + "." + std::string(parts[i].name),
+                   1, offset});
+              offset += parts[i].bytes();
+            }
+            if (i == 0)
+              w.sources = sources;
+            else
+              w.scales.push_back(
+                  {sources, reciprocal && parts[i].name == "global"});
+          }
+          p.checkpoint.files[1].size = offset; // not a byte more
+          p.weights.push_back(w);
+          if (!placed)
+            takeOffFiles(p, Checkpoint::Kind::Synthetic);
+
+          std::string text = print(p);
+          Plan q = parsed(text);
+          ASSERT_EQ(q.weights.size(), p.weights.size()) << text;
+          expectSame(q.weights.back(), p.weights.back());
+          EXPECT_EQ(print(q), text);
+          EXPECT_EQ(q.weights.back().isTable(), stacked || parts.size() > 1);
+          EXPECT_EQ(has(text, stacked ? "\"w.{}.scales\"" : "\"w.0.scales\""),
+                    parts.size() > 1);
+        }
+}
+
+/// A cache or a workspace has no place for scales.
+TEST(PlanRoundTrip, BuffersHaveNoParts) {
+  for (Format f : {Format::FP8Block, Format::NVFP4, Format::Int4G32})
     EXPECT_EQ(bufferBytes(f, {Expr(8)}, {}).status().code(),
               StatusCode::Unsupported);
+}
+
+/// What version 1.0 could say is read as it was meant.
+TEST(PlanRoundTrip, VersionBefore) {
+  Plan p = samplePlan();
+  p.weights.resize(WDown);
+  p.caches[0].kind = "";
+  p.kernels[KStore].parameters.resize(6);
+  p.kernels[KExperts].parameters.resize(3);
+  for (Program &program : p.programs) {
+    program.launches[LStore].arguments.resize(6);
+    program.launches[LExperts].arguments.resize(3);
   }
+  std::string text = print(p), older = text;
+  for (const char *key : {"scales", "global", "kind\": \"latent", "saturated"})
+    EXPECT_FALSE(has(text, key)) << key;
+  std::string minor = "\"minor\": 1";
+  ASSERT_TRUE(has(text, minor));
+  older.replace(older.find(minor), minor.size(), "\"minor\": 0");
+  EXPECT_EQ(print(parsed(older)), text);
 }
 
 TEST(PlanRoundTrip, BufferBytes) {

@@ -43,11 +43,17 @@ static Program sampleProgram(const char *name, int64_t tokens) {
         {Port::Sequence},
         {Port::PageTable},
         {CacheRef{0}},
-        {expr("pages * 64")}},
+        {expr("pages * 64")},
+        {Port::Saturated},
+        {Expr(0x3c23d70a)}}, // the bits of 0.01
        "model.layers.0.self_attn"},
       {KExperts,
        expr("min(tokens * 2, 4)"),
-       {{WorkspaceRef{XIn}}, {WeightRef{WExperts}}, {WorkspaceRef{XMoe}}},
+       {{WorkspaceRef{XIn}},
+        {WeightRef{WExperts}},
+        {WorkspaceRef{XMoe}},
+        {WeightRef{WDown}},
+        {WeightRef{WStack}}},
        "model.layers.0.mlp.experts"},
       {KNorm,
        expr("ceildiv(tokens, 4)"),
@@ -83,14 +89,24 @@ Plan samplePlan() {
   p.maxPages = 8;
   p.weights = {{"embed", Format::BF16, {32, 8}, false, {}},
                {"norm", Format::F32, {8}, false, {}},
-               {"experts", Format::BF16, {4, 8, 8}, true, {}}};
+               {"experts", Format::BF16, {4, 8, 8}, true, {}},
+               {"down", Format::NVFP4, {8, 16}, false, {}, {{}, {}}},
+               {"stack", Format::Int4G32, {4, 8, 32}, true, {}, {{}}}};
   p.weights[WEmbed].sources = {{"model.embed_tokens.weight", 0, 256}};
   p.weights[WNorm].sources = {{"model.norm.weight", 0, 1024}};
-  for (uint64_t e = 0; e < 4; ++e)
+  for (uint64_t e = 0; e < 4; ++e) {
+    std::string expert = "model.layers.0.mlp.experts." + std::to_string(e);
     p.weights[WExperts].sources.push_back(
-        {"model.layers.0.mlp.experts." + std::to_string(e) + ".up_proj.weight",
-         1, 128 + e * 128});
-  p.caches = {{"latent.0", Format::BF16, 8}};
+        {expert + ".up_proj.weight", 1, 128 + e * 128});
+    p.weights[WStack].sources.push_back(
+        {expert + ".down_proj.weight_packed", 0, 2304 + e * 128});
+    p.weights[WStack].scales[0].sources.push_back(
+        {expert + ".down_proj.weight_scale", 0, 2816 + e * 16});
+  }
+  p.weights[WDown].sources = {{"down.weight_packed", 0, 2048}};
+  p.weights[WDown].scales[0].sources = {{"down.weight_scale", 0, 2112}};
+  p.weights[WDown].scales[1] = {{{"down.weight_global_scale", 0, 2120}}, true};
+  p.caches = {{"latent.0", Format::BF16, 8, "latent"}};
   p.kernels = {
       {"gather",
        {buffer(r, Format::I32),
@@ -103,11 +119,15 @@ Plan samplePlan() {
         buffer(r, Format::I32),
         buffer(r, Format::I32),
         buffer(rw, Format::BF16),
+        {Parameter::Kind::Scalar, Format::F32, r},
+        buffer(rw, Format::I32),
         {Parameter::Kind::Scalar, Format::F32, r}}},
       {"experts_4x8x8",
        {buffer(r, Format::F32),
         {Parameter::Kind::Table, Format::BF16, r},
-        buffer(w, Format::F32)}},
+        buffer(w, Format::F32),
+        {Parameter::Kind::Table, Format::NVFP4, r},
+        {Parameter::Kind::Table, Format::Int4G32, r}}},
       {"rms_norm_8", {buffer(rw, Format::F32), buffer(r, Format::F32)}},
       {"copy_8", {buffer(r, Format::F32), buffer(w, Format::F32)}},
       {"lm_head",
@@ -115,6 +135,20 @@ Plan samplePlan() {
         buffer(w, Format::F32)}}};
   p.programs = {sampleProgram("decode", 4), sampleProgram("prefill", 16)};
   return p;
+}
+
+void takeOffFiles(Plan &plan, Checkpoint::Kind kind) {
+  plan.checkpoint = {};
+  plan.checkpoint.kind = kind;
+  auto clear = [](std::vector<TensorSource> &sources) {
+    for (TensorSource &s : sources)
+      s.file = 0, s.offset = 0;
+  };
+  for (Weight &w : plan.weights) {
+    clear(w.sources);
+    for (WeightScales &scales : w.scales)
+      clear(scales.sources);
+  }
 }
 
 } // namespace mla::plan

@@ -11,14 +11,18 @@
 namespace mla::plan {
 
 // Indices inside samplePlan().
-enum { WEmbed, WNorm, WExperts };
+enum { WEmbed, WNorm, WExperts, WDown, WStack };
 enum { KGather, KStore, KExperts, KNorm, KCopy, KHead };
 enum { XIn, XMoe, XOut };                                // workspaces
 enum { LGather, LStore, LExperts, LNorm, LCopy, LHead }; // launches
 
-/// Two programs, a stacked weight, a cache, every port and every kind of
-/// argument. Workspace XOut takes the place of XIn once that is dead.
+/// Two programs, a stacked weight, weights in parts (WDown in nvfp4 with a
+/// reciprocal, WStack a stack in int4_g32), a cache, every port and every kind
+/// of argument. Workspace XOut takes the place of XIn once that is dead.
 Plan samplePlan();
+
+/// Makes the weights of `plan` those of a checkpoint without files.
+void takeOffFiles(Plan &plan, Checkpoint::Kind kind);
 
 /// The expression `text`, which must be valid.
 Expr expr(const char *text);

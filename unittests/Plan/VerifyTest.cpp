@@ -143,16 +143,100 @@ const Rule rules[] = {
     {"stackPastEnd",
      [](Plan &p) { p.weights[WExperts].sources[3].offset = 513; },
      "at /weights/2/stacked (tensor 3): expected tensor"},
-    {"blockWeightPastEnd",
-     [](Plan &p) {
-       p.weights[WNorm].format = Format::NVFP4;
-       p.weights[WNorm].sources[0].offset = 4096;
-     },
-     "at /weights/1: expected tensor"},
     {"tensorName", [](Plan &p) { p.weights[0].sources[0].tensor = "a b"; },
      "at /weights/0: expected the name of a tensor"},
 
+    // Weights in parts.
+    {"partsOfVector",
+     [](Plan &p) {
+       p.weights[WDown].format = Format::FP8Block;
+       p.weights[WDown].shape = {128};
+       p.weights[WDown].scales.pop_back();
+     },
+     "at /weights/3/shape: expected a matrix in the format fp8_block, found "
+     "fewer dimensions"},
+    {"partsOfStackedVectors",
+     [](Plan &p) { p.weights[WStack].shape = {4, 32}; },
+     "at /weights/4/shape: expected a matrix in the format int4_g32"},
+    {"groupsOf16", [](Plan &p) { p.weights[WDown].shape = {8, 24}; },
+     "at /weights/3/shape: expected columns in groups of 16, found 24"},
+    {"groupsOf32", [](Plan &p) { p.weights[WStack].shape = {4, 8, 48}; },
+     "at /weights/4/shape: expected columns in groups of 32, found 48"},
+    {"partMissing", [](Plan &p) { p.weights[WDown].scales.pop_back(); },
+     "at /weights/3: expected 3 parts of \"down\" in nvfp4, found 2"},
+    {"partsMissing",
+     [](Plan &p) { p.weights[WEmbed].format = Format::FP8Block; },
+     "at /weights/0: expected 2 parts of \"embed\" in fp8_block, found 1"},
+    {"partExtra",
+     [](Plan &p) {
+       Weight &w = p.weights[WStack];
+       w.scales.push_back(w.scales[0]);
+     },
+     "at /weights/4: expected 2 parts of \"stack\" in int4_g32, found 3", true},
+    {"partsOfF32",
+     [](Plan &p) { p.weights[WNorm].scales = {p.weights[WDown].scales[0]}; },
+     "at /weights/1: expected 1 parts of \"norm\" in f32, found 2", true},
+    {"partWithoutSource",
+     [](Plan &p) { p.weights[WDown].scales[1].sources.clear(); },
+     "at /weights/3/global: expected 1 checkpoint tensors for \"down\", found "
+     "0"},
+    {"partWithTwoSources",
+     [](Plan &p) {
+       std::vector<TensorSource> &s = p.weights[WDown].scales[0].sources;
+       s.push_back(s[0]);
+     },
+     "at /weights/3/scales: expected 1 checkpoint tensors for \"down\", found "
+     "2",
+     true},
+    {"partStackCount",
+     [](Plan &p) { p.weights[WStack].scales[0].sources.pop_back(); },
+     "at /weights/4/scales: expected 4 checkpoint tensors for \"stack\", found "
+     "3"},
+    {"reciprocalScales",
+     [](Plan &p) { p.weights[WDown].scales[0].reciprocal = true; },
+     "at /weights/3/scales/reciprocal: expected none but of a global scale"},
+    {"reciprocalInt4",
+     [](Plan &p) { p.weights[WStack].scales[0].reciprocal = true; },
+     "at /weights/4/scales/reciprocal: expected none but of a global scale"},
+    {"valuesPastEnd",
+     [](Plan &p) { p.weights[WDown].sources[0].offset = 4096 - 63; },
+     "at /weights/3: expected tensor \"down.weight_packed\" between bytes 256 "
+     "and 4096 of \"model-1.safetensors\", found offset 4033 and 64 bytes"},
+    {"scalesPastEnd",
+     [](Plan &p) { p.weights[WDown].scales[0].sources[0].offset = 4096 - 7; },
+     "at /weights/3/scales: expected tensor \"down.weight_scale\" between "
+     "bytes 256 and 4096 of \"model-1.safetensors\", found offset 4089 and 8 "
+     "bytes"},
+    {"globalPastEnd",
+     [](Plan &p) { p.weights[WDown].scales[1].sources[0].offset = 4096 - 3; },
+     "found offset 4093 and 4 bytes"},
+    {"stackedScalesPastEnd",
+     [](Plan &p) { p.weights[WStack].scales[0].sources[2].offset = 4096 - 15; },
+     "at /weights/4/scales/stacked (tensor 2): expected tensor"},
+    {"blockScalesPastEnd", // 2 x 2 blocks, and not one
+     [](Plan &p) {
+       Weight &w = p.weights[WDown];
+       w.format = Format::FP8Block;
+       w.shape = {129, 129};
+       w.scales.pop_back();
+       p.checkpoint.files[0].size = 1 << 20;
+       w.scales[0].sources[0].offset = (1 << 20) - 15;
+     },
+     "found offset 1048561 and 16 bytes"},
+    {"scalesInHeader",
+     [](Plan &p) { p.weights[WDown].scales[0].sources[0].offset = 255; },
+     "at /weights/3/scales: expected tensor"},
+    {"scalesFile",
+     [](Plan &p) { p.weights[WDown].scales[0].sources[0].file = 2; },
+     "at /weights/3/scales: expected a file from 0 to 2 (exclusive), found 2"},
+    {"scalesTensorName",
+     [](Plan &p) { p.weights[WDown].scales[0].sources[0].tensor = ""; },
+     "at /weights/3/scales: expected the name of a tensor"},
+
     // Caches and kernels.
+    {"cacheKind", [](Plan &p) { p.caches[0].kind = "paged"; },
+     "at /caches/0/kind: expected \"expanded\", \"latent\" or \"index\", "
+     "found \"paged\""},
     {"cacheName", [](Plan &p) { p.caches[0].name = "\x7f"; },
      "at /caches/0/name: "},
     {"cacheTwice", [](Plan &p) { p.caches.push_back(p.caches[0]); },
@@ -274,8 +358,8 @@ const Rule rules[] = {
     {"argumentExtra",
      [](Plan &p) { launch(p, 3).arguments.push_back({Expr(1)}); },
      "at /programs/0/launches/3/arguments: expected 2 arguments"},
-    {"weightIndex", [](Plan &p) { argument(p, LNorm, 1).value = WeightRef{3}; },
-     "at /programs/0/launches/3/arguments/1: expected a weight from 0 to 3"},
+    {"weightIndex", [](Plan &p) { argument(p, LNorm, 1).value = WeightRef{5}; },
+     "at /programs/0/launches/3/arguments/1: expected a weight from 0 to 5"},
     {"cacheIndex",
      [](Plan &p) { argument(p, LStore, 4).value = CacheRef{UINT32_MAX}; },
      "at /programs/0/launches/1/arguments/4: expected a cache from 0 to 1"},
@@ -283,8 +367,8 @@ const Rule rules[] = {
      [](Plan &p) { argument(p, LStore, 0).value = WorkspaceRef{3}; },
      "at /programs/0/launches/1/arguments/0: expected a workspace from 0 to 3"},
     {"portIndex",
-     [](Plan &p) { argument(p, LGather, 0).value = static_cast<Port>(6); },
-     "at /programs/0/launches/0/arguments/0: expected a port from 0 to 6"},
+     [](Plan &p) { argument(p, LGather, 0).value = Port(portCount); },
+     "at /programs/0/launches/0/arguments/0: expected a port from 0 to 7"},
     {"scalarForBuffer",
      [](Plan &p) { argument(p, LGather, 0).value = expr("tokens"); },
      "at /programs/0/launches/0/arguments/0: expected an argument for \"read "
@@ -304,6 +388,16 @@ const Rule rules[] = {
      [](Plan &p) { argument(p, LGather, 1).value = WeightRef{WExperts}; },
      "at /programs/0/launches/0/arguments/1: expected an argument for \"read "
      "bf16\", found weight \"experts\", a table of bf16"},
+    {"partsForBuffer",
+     [](Plan &p) {
+       p.kernels[KExperts].parameters[3].kind = Parameter::Kind::Buffer;
+     },
+     "at /programs/0/launches/2/arguments/3: expected an argument for \"read "
+     "nvfp4\", found weight \"down\", a table of nvfp4"},
+    {"partsOfOtherFormat",
+     [](Plan &p) { argument(p, LExperts, 3).value = WeightRef{WStack}; },
+     "at /programs/0/launches/2/arguments/3: expected an argument for \"table "
+     "nvfp4\", found weight \"stack\", a table of int4_g32"},
     {"weightFormat",
      [](Plan &p) { argument(p, LGather, 1).value = WeightRef{WNorm}; },
      "at /programs/0/launches/0/arguments/1: expected an argument for \"read "
@@ -328,6 +422,24 @@ const Rule rules[] = {
      [](Plan &p) { p.kernels[KGather].parameters[0].access = Access::Write; },
      "at /programs/0/launches/0/arguments/0: expected port ids to be only "
      "read"},
+    {"portReadAndWritten",
+     [](Plan &p) {
+       p.kernels[KGather].parameters[0].access = Access::ReadWrite;
+     },
+     "at /programs/0/launches/0/arguments/0: expected port ids to be only "
+     "read"},
+    {"saturatedRead",
+     [](Plan &p) { p.kernels[KStore].parameters[6].access = Access::Read; },
+     "at /programs/0/launches/1/arguments/6: expected port saturated to be "
+     "read and written, found \"read i32\""},
+    {"saturatedWritten",
+     [](Plan &p) { p.kernels[KStore].parameters[6].access = Access::Write; },
+     "at /programs/0/launches/1/arguments/6: expected port saturated to be "
+     "read and written, found \"write i32\""},
+    {"saturatedFormat",
+     [](Plan &p) { p.kernels[KStore].parameters[6].format = Format::F32; },
+     "at /programs/0/launches/1/arguments/6: expected an argument for "
+     "\"readwrite f32\", found port saturated, a buffer of i32"},
     {"logitsRead",
      [](Plan &p) { p.kernels[KHead].parameters[3].access = Access::ReadWrite; },
      "at /programs/0/launches/5/arguments/3: expected port logits to be only "
@@ -375,6 +487,12 @@ TEST(Verify, Accepts) {
   p.producer = "mla \xc3\xa4 \xe2\x82\xac \xf0\x9f\x8e\x89";
   p.checkpoint.files[0].name = "mod\xc3\xa8le.safetensors";
   p.weights[WNorm].shape.clear();             // a scalar
+  p.weights[WDown].scales[1].reciprocal = false;
+  Weight odd{"odd", Format::FP8Block, {7, 130}, false, {{"o", 0, 2048}}};
+  odd.scales = {{{{"o.scale", 0, 4096 - 8}}}}; // Blocks need not be whole.
+  p.weights.push_back(odd);
+  for (const char *kind : {"", "expanded", "index"})
+    p.caches.push_back({"c" + std::string(kind), Format::FP8E4M3, 8, kind});
   launch(p, LNorm).grid = expr("tokens - 1"); // Zero items in a step of one.
   decode(p).workspaces.push_back({"unused", Format::F32, {Expr(1)}, 0});
   Status status = verify(p);
@@ -396,9 +514,9 @@ TEST(Verify, ManySources) {
     w.shape[0] = n;
     w.sources.resize(n, w.sources[0]);
   };
-  resize((1u << 19) - 2); // Two other weights have a source each.
+  resize((1u << 19) - 13); // What the other weights and their scales have.
   EXPECT_TRUE(verify(p).ok());
-  resize((1u << 19) - 1);
+  resize((1u << 19) - 12);
   EXPECT_EQ(verify(p).message(), "at /weights: expected at most 524288 "
                                  "checkpoint tensors, found 524289");
 }

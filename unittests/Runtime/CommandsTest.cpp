@@ -204,11 +204,16 @@ TEST_F(CommandsTest, BenchPrintsJson) {
 }
 
 TEST_F(CommandsTest, Inspect) {
+  plan::Weight parts{"q", Format::NVFP4, {8, 16}, false, {{"q", 0, 16}}};
+  parts.scales = {{{{"q_scale", 0, 80}}}, {{{"q_scale_2", 0, 88}}}};
+  files.plan.weights.push_back(parts);
+  files.write();
   std::ostringstream out;
   Status status = cli::inspect({files.folder(), true}, out);
   ASSERT_TRUE(status.ok()) << status.message();
   for (const char *part :
-       {"TestModel", "4 tensors of f32", "16 B a token",
+       {"TestModel", "4 tensors of f32, 240 B", "1 tensors of nvfp4, 76 B",
+        "16 B a token",
         "prefill: up to 16 tokens, 3 sequences, 5 rows of logits; 4 launches",
         "test_head[outputs](%y, @outputs, experts, @logits, 12, 4, 3)  head"})
     EXPECT_NE(out.str().find(part), std::string::npos)

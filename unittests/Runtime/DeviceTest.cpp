@@ -7,6 +7,7 @@
 #include "TestPlan.h"
 #include "runtime/hal/host/HostDevice.h"
 #include <algorithm>
+#include <array>
 #include <gtest/gtest.h>
 
 using namespace mla;
@@ -114,6 +115,52 @@ TEST_P(DeviceTest, GridIsRespected) {
     ASSERT_TRUE(device->synchronize().ok());
     for (int64_t i = 0; i < 64; ++i)
       ASSERT_EQ(floats(*y)[static_cast<size_t>(i)], i < grid ? 1.0F : 0.0F);
+  }
+}
+
+// Tests that memory can be looked at that the host does not see, once all that
+// was run has ended, and that no byte comes from beyond a buffer.
+TEST_P(DeviceTest, ReadsAnyBuffer) {
+  constexpr size_t count = 1000;
+  std::vector<float> input(count);
+  for (size_t i = 0; i < count; ++i)
+    input[i] = static_cast<float>(i + 1);
+  auto x = device->import(std::as_bytes(std::span(input)), "input");
+  ASSERT_TRUE(x.ok());
+  for (hal::Access access : {hal::Access::Device, hal::Access::Shared}) {
+    auto made = device->allocate(count * sizeof(float), access, "a test");
+    ASSERT_TRUE(made.ok());
+    hal::Buffer &y = **made;
+    std::vector<uint64_t> arguments = {(*x)->address(), y.address(), 1};
+    hal::Dispatch dispatch = {0, count, arguments};
+    ASSERT_TRUE(device->run(*module, {&dispatch, 1}).ok());
+    for (const hal::Buffer *buffer : {(*x).get(), &y}) {
+      std::vector<float> all(count);
+      Status status =
+          device->read(*buffer, 0, std::as_writable_bytes(std::span(all)));
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(all, input);
+      std::array<float, 3> end{};
+      auto bytes = std::as_writable_bytes(std::span(end));
+      ASSERT_TRUE(device->read(*buffer, 4 * (count - 3), bytes).ok());
+      EXPECT_EQ(end, (std::array<float, 3>{998, 999, 1000}));
+      EXPECT_TRUE(device->read(*buffer, 4 * count, {}).ok());
+
+      for (uint64_t offset :
+           {uint64_t(4 * (count - 3) + 1), uint64_t(4 * count), UINT64_MAX,
+            UINT64_MAX - 4}) {
+        status = device->read(*buffer, offset, bytes);
+        ASSERT_FALSE(status.ok()) << offset;
+        EXPECT_EQ(status.code(), StatusCode::Invalid);
+        EXPECT_NE(status.message().find("12 bytes from byte " +
+                                        std::to_string(offset) +
+                                        " of a buffer of 4000"),
+                  std::string::npos)
+            << status.message();
+        EXPECT_EQ(end[0], 998); // Nothing was written.
+      }
+      EXPECT_FALSE(device->read(*buffer, 4 * count + 1, {}).ok());
+    }
   }
 }
 

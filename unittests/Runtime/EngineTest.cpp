@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 #include "runtime/executor/Engine.h"
 #include "TestPlan.h"
+#include <cmath>
 #include <gtest/gtest.h>
 
 using namespace mla;
@@ -231,6 +232,122 @@ TEST_F(EngineTest, Profile) {
   EXPECT_EQ(costs[0].kernel, "test_embed");
   EXPECT_EQ(costs[3].origin, "head");
   EXPECT_EQ(costs[3].calls, 1);
+}
+
+/// How many values of these tokens 448 * scale does not hold.
+int64_t valuesBeyond(std::span<const int32_t> ids, float scale) {
+  int64_t count = 0;
+  for (int32_t id : ids)
+    for (int64_t w = 0; w < TestPlan::width; ++w)
+      count += std::fabs(test::embedding(id, w) / scale) > 448 ? 1 : 0;
+  return count;
+}
+
+TEST_F(EngineTest, CountsWhatAnFp8CacheCutsOff) {
+  constexpr float scale = 0.005F; // 2.24 at the most; values go to 5.
+  files.addLatentCache(Format::FP8E4M3, scale);
+  files.addLatentCache(Format::FP8E4M3, 1);
+  files.write();
+  for (bool profile : {false, true}) {
+    auto engine = load({.profile = profile});
+    ASSERT_TRUE(engine);
+    EXPECT_TRUE(engine->hasFp8Cache());
+    EXPECT_EQ(engine->saturatedValues(), 0);
+    Sequence a = engine->newSequence(), b = engine->newSequence();
+    int64_t expected = 0;
+    // Steps of one run, of several, and small ones after large ones.
+    for (size_t size : {1, 3, 40, 2, 1}) {
+      std::vector<int32_t> ids = text(size, 2), more = text(size + 7, 3);
+      StepSequence step[] = {{&a, ids}, {&b, more, LogitsFor::None}};
+      ASSERT_TRUE(engine->step(step).ok());
+      expected += valuesBeyond(ids, scale) + valuesBeyond(more, scale);
+      EXPECT_EQ(engine->saturatedValues(), expected);
+    }
+    EXPECT_GT(expected, 100);
+  }
+}
+
+TEST_F(EngineTest, NothingIsCutOffWithoutAnFp8Cache) {
+  files.addLatentCache(Format::BF16);
+  files.write();
+  auto engine = load();
+  ASSERT_TRUE(engine);
+  EXPECT_FALSE(engine->hasFp8Cache());
+  Sequence sequence = engine->newSequence();
+  std::vector<int32_t> ids = text(30, 0);
+  StepSequence step = {&sequence, ids};
+  ASSERT_TRUE(engine->step({&step, 1}).ok());
+  EXPECT_EQ(engine->saturatedValues(), 0);
+}
+
+TEST_F(EngineTest, RaisesToTheLargestOfASequence) {
+  for (Format format : {Format::F32, Format::BF16, Format::F16})
+    files.addLatentCache(format);
+  files.plan.caches[0].kind = "index";
+  files.write();
+  auto engine = load({.cacheTokens = 256});
+  ASSERT_TRUE(engine);
+  std::vector<int32_t> small(100, 2), large(100, 0);
+  ASSERT_EQ(test::largestEmbedding(small), 4);
+  ASSERT_EQ(test::largestEmbedding(large), 5);
+  auto run = [&](Sequence &sequence, std::span<const int32_t> ids) {
+    StepSequence step = {&sequence, ids};
+    auto logits = engine->step({&step, 1});
+    ASSERT_TRUE(logits.ok()) << logits.status().message();
+  };
+  {
+    // Every page has held large values, and half of the pages still do.
+    Sequence old = engine->newSequence();
+    run(old, std::vector<int32_t>(128, 0));
+    Sequence other = engine->newSequence();
+    run(other, std::vector<int32_t>(128, 0));
+  }
+  Sequence other = engine->newSequence(), sequence = engine->newSequence();
+  run(other, large);
+  run(sequence, small);
+  using Values = std::vector<float>;
+  Values amax = {-1, 0, 0, 0};
+  Status status = engine->raiseLargest(sequence, amax);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(amax, (Values{-1, 4, 4, 4})); // The first is no latent cache.
+  amax[2] = 4.5F;
+  ASSERT_TRUE(engine->raiseLargest(sequence, amax).ok());
+  EXPECT_EQ(amax, (Values{-1, 4, 4.5F, 4}));
+  ASSERT_TRUE(engine->raiseLargest(other, amax).ok());
+  EXPECT_EQ(amax, (Values{-1, 5, 5, 5}));
+  ASSERT_TRUE(engine->raiseLargest(engine->newSequence(), amax).ok());
+  EXPECT_EQ(amax, (Values{-1, 5, 5, 5}));
+  // The last row counts too.
+  Values again(4, 0);
+  run(sequence, std::vector<int32_t>{0});
+  ASSERT_TRUE(engine->raiseLargest(sequence, again).ok());
+  EXPECT_EQ(again, (Values{0, 5, 5, 5}));
+}
+
+TEST_F(EngineTest, RangesThatCannotBeMeasured) {
+  files.addLatentCache(Format::F32);
+  files.write();
+  auto engine = load();
+  ASSERT_TRUE(engine);
+  Sequence sequence = engine->newSequence();
+  std::vector<int32_t> ids = {1, 2, TestPlan::nanToken, 3};
+  StepSequence step = {&sequence, ids, LogitsFor::None};
+  ASSERT_TRUE(engine->step({&step, 1}).ok());
+  std::vector<float> amax(3, 0);
+  Status status = engine->raiseLargest(sequence, std::span(amax).first(2));
+  EXPECT_EQ(status.code(), StatusCode::Numeric);
+  EXPECT_EQ(status.message(), "cache latent.1 has NaN or infinite values among "
+                              "positions 0 to 3");
+
+  files.addLatentCache(Format::FP8E4M3);
+  files.write();
+  engine = load();
+  ASSERT_TRUE(engine);
+  status = engine->raiseLargest(engine->newSequence(), amax);
+  EXPECT_EQ(status.code(), StatusCode::Unsupported);
+  EXPECT_EQ(status.message(),
+            "the range of cache latent.2 cannot be measured in fp8_e4m3; "
+            "compile the plan with --kv-cache-dtype f32");
 }
 
 // Tests that a step may leave the engine before its sequences do.

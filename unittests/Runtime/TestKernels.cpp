@@ -6,6 +6,9 @@
 // All values are small integers, so f32 is exact in any order.
 //
 //===----------------------------------------------------------------------===//
+#include "mla/Quant/Codec.h"
+#include <bit>
+#include <cmath>
 #include <cstdint>
 
 namespace {
@@ -18,9 +21,27 @@ template <typename T> T *pointer(uint64_t argument) {
 int64_t scalar(uint64_t argument) { return static_cast<int64_t>(argument); }
 
 /// Where `position` of a sequence with page table row `row` lies in the cache.
-float *cell(float *cache, const int32_t *row, int64_t position, int64_t width) {
+template <typename T>
+T *cell(T *cache, const int32_t *row, int64_t position, int64_t width) {
   int64_t page = row[position / pageTokens];
   return cache + (page * pageTokens + position % pageTokens) * width;
+}
+
+/// Writes encode(value, token) of every value to a cache of T.
+template <typename T, typename Encode>
+void store(const uint64_t *args, int64_t begin, int64_t end, Encode encode) {
+  const float *x = pointer<const float>(args[0]);
+  const int32_t *positions = pointer<const int32_t>(args[2]);
+  const int32_t *sequence = pointer<const int32_t>(args[3]);
+  const int32_t *table = pointer<const int32_t>(args[4]);
+  int64_t pages = scalar(args[5]);
+  int64_t width = scalar(args[6]);
+  for (int64_t t = begin; t < end; ++t) {
+    T *to = cell(pointer<T>(args[1]), table + sequence[t] * pages, positions[t],
+                 width);
+    for (int64_t w = 0; w < width; ++w)
+      to[w] = encode(x[t * width + w], t);
+  }
 }
 
 } // namespace
@@ -49,18 +70,27 @@ void test_embed(const uint64_t *args, int64_t begin, int64_t end) {
 
 // (x, cache, positions, sequence, page table, pages, width)
 void test_store(const uint64_t *args, int64_t begin, int64_t end) {
-  const float *x = pointer<const float>(args[0]);
-  const int32_t *positions = pointer<const int32_t>(args[2]);
-  const int32_t *sequence = pointer<const int32_t>(args[3]);
-  const int32_t *table = pointer<const int32_t>(args[4]);
-  int64_t pages = scalar(args[5]);
-  int64_t width = scalar(args[6]);
-  for (int64_t t = begin; t < end; ++t) {
-    float *to = cell(pointer<float>(args[1]), table + sequence[t] * pages,
-                     positions[t], width);
-    for (int64_t w = 0; w < width; ++w)
-      to[w] = x[t * width + w];
-  }
+  store<float>(args, begin, end, [](float value, int64_t) { return value; });
+}
+void test_store_bf16(const uint64_t *args, int64_t begin, int64_t end) {
+  store<uint16_t>(args, begin, end, [](float value, int64_t) {
+    return mla::quant::encodeBF16(value);
+  });
+}
+void test_store_f16(const uint64_t *args, int64_t begin, int64_t end) {
+  store<uint16_t>(args, begin, end, [](float value, int64_t) {
+    return mla::quant::encodeF16(value);
+  });
+}
+
+// (as above, saturated, bits of the scale)
+void test_store_fp8_e4m3(const uint64_t *args, int64_t begin, int64_t end) {
+  auto *saturated = pointer<int32_t>(args[7]);
+  auto scale = std::bit_cast<float>(static_cast<uint32_t>(args[8]));
+  store<uint8_t>(args, begin, end, [=](float value, int64_t t) {
+    saturated[t] += std::fabs(value / scale) > mla::quant::e4m3Max ? 1 : 0;
+    return mla::quant::encodeE4M3(value / scale);
+  });
 }
 
 // (cache, positions, sequence, page table, y, pages, width)

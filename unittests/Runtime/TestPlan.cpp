@@ -5,6 +5,9 @@
 //===----------------------------------------------------------------------===//
 #include "TestPlan.h"
 #include "mla/Support/Hash.h"
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -19,11 +22,6 @@ using plan::Parameter;
 using plan::Port;
 using plan::Symbol;
 
-float embedding(int64_t id, int64_t w) {
-  if (id == TestPlan::nanToken)
-    return std::numeric_limits<float>::quiet_NaN();
-  return static_cast<float>((id * 7 + w * 3) % 11 - 5);
-}
 float expert(int64_t e, int64_t w) {
   return static_cast<float>((e * 5 + w * 2) % 7 - 3);
 }
@@ -102,6 +100,20 @@ plan::Program program(const std::string &name, int64_t tokens,
 
 } // namespace
 
+float embedding(int64_t id, int64_t w) {
+  if (id == TestPlan::nanToken)
+    return std::numeric_limits<float>::quiet_NaN();
+  return static_cast<float>((id * 7 + w * 3) % 11 - 5);
+}
+
+float largestEmbedding(std::span<const int32_t> ids) {
+  float largest = 0;
+  for (int32_t id : ids)
+    for (int64_t w = 0; w < TestPlan::width; ++w)
+      largest = std::max(largest, std::fabs(embedding(id, w)));
+  return largest;
+}
+
 TempFolder::TempFolder() {
   std::string name =
       (std::filesystem::temp_directory_path() / "mla-test-XXXXXX").string();
@@ -160,6 +172,48 @@ TestPlan::TestPlan() {
        {floatsIn, integers, table, floatsOut, scalar, scalar, scalar}}};
   plan.programs = {program("decode", 4, 4, 4), program("prefill", 16, 3, 5)};
   plan.maxPages = 4;
+}
+
+void TestPlan::addLatentCache(Format format, float scale) {
+  std::string number = std::to_string(plan.caches.size());
+  plan::CacheRef cache{static_cast<uint32_t>(plan.caches.size())};
+  plan.caches.push_back({"latent." + number, format, width, "latent"});
+  plan::Kernel store = plan.kernels[1];
+  store.parameters[1].format = format;
+  if (format != Format::F32)
+    store.name += "_" + std::string(formatName(format));
+  if (format == Format::FP8E4M3) {
+    store.parameters.push_back(buffer(Format::I32, Access::ReadWrite));
+    store.parameters.push_back(scalar);
+  }
+  auto known = std::find_if(
+      plan.kernels.begin(), plan.kernels.end(),
+      [&](const plan::Kernel &kernel) { return kernel.name == store.name; });
+  auto kernel = static_cast<uint32_t>(known - plan.kernels.begin());
+  if (known == plan.kernels.end())
+    plan.kernels.push_back(store);
+  for (plan::Program &program : plan.programs) {
+    plan::Launch launch = program.launches[1];
+    launch.kernel = kernel;
+    launch.origin += "." + number;
+    launch.arguments[1] = {cache};
+    if (format == Format::FP8E4M3) {
+      launch.arguments.push_back({Port::Saturated});
+      launch.arguments.push_back(
+          {Expr(int64_t(std::bit_cast<uint32_t>(scale)))});
+    }
+    program.launches.push_back(launch);
+  }
+}
+
+void TestPlan::addTokenizer() {
+  plan.tokenizerFiles = {"tokenizer.json"};
+  std::ofstream(folder() / "tokenizer.json") << R"({
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false,
+                      "trim_offsets": true, "use_regex": false},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "vocab": {"a": 2, "b": 4, "\u010a": 6},
+              "merges": []}})";
 }
 
 void TestPlan::write() {

@@ -39,6 +39,13 @@ public:
   /// Makes the checkpoint (two files) and fills `plan`; write() comes later.
   TestPlan();
 
+  /// Adds a latent cache of `format` to which every program writes what it
+  /// writes to the first one. In fp8_e4m3, with this scale and with a count of
+  /// the values beyond its range.
+  void addLatentCache(Format format, float scale = 1);
+  /// Adds a tokenizer that knows a, b and the end of a line, as 2, 4 and 6.
+  void addTokenizer();
+
   /// Writes the plan; a test may change `plan` before, or the files after.
   void write();
   std::filesystem::path folder() const { return temp.path() / "plan"; }
@@ -49,6 +56,11 @@ public:
 private:
   TempFolder temp;
 };
+
+/// Value `w` of the embedding of a token: small integers, and NaN for nanToken.
+float embedding(int64_t id, int64_t w);
+/// The largest magnitude in the embeddings of `ids`.
+float largestEmbedding(std::span<const int32_t> ids);
 
 /// Logits after the last of `ids`.
 std::vector<float> expectedLogits(std::span<const int32_t> ids);

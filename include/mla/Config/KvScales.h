@@ -40,8 +40,9 @@ Result<KvScales> checkpointKvScales(const ModelConfig &config,
 Result<KvScales> readKvScales(const std::filesystem::path &file,
                               int64_t layers);
 /// The text of that file. `amax`: the largest magnitude of a latent row's value
-/// in each layer, finite and not negative; scale = amax / 448 (the largest e4m3
-/// value), 1 for amax 0. Numbers read back as the same f32.
+/// in each layer, finite and not negative. The scale is the smallest f32 for
+/// which amax / scale is at most 448, the largest e4m3 value, in f32; 1 if
+/// amax / 448 is 0. Numbers read back as the same f32.
 std::string printKvScales(const std::vector<float> &amax);
 
 } // namespace mla
