@@ -8,8 +8,10 @@
 #include "mla/Quant/Matrix.h"
 #include "runtime/base/Progress.h"
 #include "runtime/weights/CheckpointFiles.h"
+#include "runtime/weights/Numbers.h"
 #include "runtime/weights/Synthetic.h"
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -21,7 +23,6 @@ constexpr uint64_t tensorAlignment = 64;
 /// Elements or bytes that a thread handles before it looks for more.
 constexpr int64_t sliceElements = int64_t(1) << 16;
 constexpr uint64_t sliceBytes = uint64_t(4) << 20;
-constexpr uint64_t pageBytes = 4096;
 
 /// The shape of one tensor of `weight`.
 std::span<const int64_t> tensorShape(const plan::Weight &weight) {
@@ -60,7 +61,7 @@ WeightStore::load(const plan::Plan &plan, hal::Device &device, ThreadPool &pool,
                        "(--no-weights): it can be inspected, but not run");
   case plan::Checkpoint::Kind::Safetensors:
     MLA_RETURN_IF_ERROR(store->mapCheckpoint(plan, options));
-    store->preload(pool, options);
+    MLA_RETURN_IF_ERROR(store->readAll(plan, pool, options));
     break;
   case plan::Checkpoint::Kind::Synthetic:
     if (!options.checkpoint.empty())
@@ -132,29 +133,53 @@ Status WeightStore::mapCheckpoint(const plan::Plan &plan,
   return {};
 }
 
-/// Reads every page once, so that the first step is as fast as the next. Not if
-/// the weights fill most of the memory: reading the end would drop the start.
-void WeightStore::preload(ThreadPool &pool,
-                          const WeightOptions &options) const {
-  if (total > physicalMemory() / 4 * 3)
-    return;
-  std::vector<std::span<const std::byte>> slices;
-  for (const Loaded &weight : weights)
-    for (std::span<const std::byte> rest : weight.tensors)
-      while (!rest.empty()) {
-        slices.push_back(rest.first(std::min(rest.size(), sliceBytes)));
-        rest = rest.subspan(slices.back().size());
-      }
-  Progress progress("reading weights", total, options.progress);
+/// Reads every page once, so that the first step is as fast as the next; not if
+/// the weights fill most of the memory, when reading the end would drop the
+/// start. What kernels take for numbers, e4m3 codes and scales, is read in any
+/// case: they do not look for NaN.
+Status WeightStore::readAll(const plan::Plan &plan, ThreadPool &pool,
+                            const WeightOptions &options) const {
+  struct Slice {
+    std::span<const std::byte> bytes;
+    CheckedFormat format;
+    const plan::TensorSource *source;
+  };
+  bool preload = total <= physicalMemory() / 4 * 3;
+  std::vector<Slice> slices;
+  uint64_t size = 0;
+  for (size_t w = 0; w < weights.size(); ++w) {
+    const plan::Weight &weight = plan.weights[w];
+    size_t parts = weight.parts().size();
+    for (size_t i = 0; i < weights[w].tensors.size(); ++i) {
+      std::span<const std::byte> rest = weights[w].tensors[i];
+      CheckedFormat format = checkedFormat(weight.format, i % parts);
+      if (!preload && format == CheckedFormat::None)
+        continue;
+      size += rest.size();
+      for (; !rest.empty(); rest = rest.subspan(slices.back().bytes.size()))
+        slices.push_back({rest.first(std::min(rest.size(), sliceBytes)), format,
+                          &weight.partSources(i % parts)[i / parts]});
+    }
+  }
+  Progress progress("reading weights", size, options.progress);
   auto count = static_cast<int64_t>(slices.size());
+  std::atomic<int64_t> firstBad{count};
   pool.parallelFor(count, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      std::span<const std::byte> slice = slices[static_cast<size_t>(i)];
-      for (size_t at = 0; at < slice.size(); at += pageBytes)
-        (void)*static_cast<const volatile std::byte *>(&slice[at]);
-      progress.add(slice.size());
+      const Slice &slice = slices[static_cast<size_t>(i)];
+      if (!allNumbers(slice.format, slice.bytes)) {
+        int64_t known = firstBad.load();
+        while (i < known && !firstBad.compare_exchange_weak(known, i)) {
+        }
+      }
+      progress.add(slice.bytes.size());
     }
   });
+  if (firstBad == count)
+    return {};
+  const Slice &bad = slices[static_cast<size_t>(firstBad.load())];
+  return invalid("tensor " + bad.source->tensor +
+                 ": expected numbers, found NaN or infinity (a damaged file?)");
 }
 
 Status WeightStore::generate(const plan::Plan &plan, ThreadPool &pool,

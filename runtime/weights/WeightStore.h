@@ -59,7 +59,8 @@ private:
   Status mapCheckpoint(const plan::Plan &plan, const WeightOptions &options);
   Status generate(const plan::Plan &plan, ThreadPool &pool,
                   const WeightOptions &options);
-  void preload(ThreadPool &pool, const WeightOptions &options) const;
+  Status readAll(const plan::Plan &plan, ThreadPool &pool,
+                 const WeightOptions &options) const;
   Status bind(const plan::Plan &plan, hal::Device &device);
 
   std::vector<MappedFile> files;

@@ -63,8 +63,9 @@ protected:
     for (int64_t t = 0; t < (stacked ? weight.shape[0] : 1); ++t)
       for (size_t p = 0; p < parts.size(); ++p) {
         std::string bytes(parts[p].bytes(), 0);
+        // No upper byte of a number that is NaN.
         for (char &c : bytes)
-          c = static_cast<char>(random());
+          c = static_cast<char>(random() & 0xBF);
         auto &sources = p == 0 ? weight.sources : weight.scales[p - 1].sources;
         sources.push_back(place(name + "." + std::to_string(t) + "." +
                                     std::string(parts[p].name),
@@ -247,6 +248,38 @@ std::vector<std::vector<std::byte>> generated(const std::string &name,
   }
   quant::quantizeRows(values, 0, out);
   return parts;
+}
+
+/// Kernels do not look for NaN in what they turn into f32.
+TEST_F(WeightStoreTest, NaNIsRefusedByName) {
+  struct Case {
+    Format format;
+    size_t part;
+    std::string bytes;
+  };
+  const Case cases[] = {
+      {Format::FP8Block, 0, "\x7f"},
+      {Format::FP8Block, 0, "\xff"},
+      {Format::FP8Block, 1, std::string("\0\0\x80\x7f", 4)},
+      {Format::NVFP4, 1, "\x7f"},
+      {Format::NVFP4, 2, std::string("\0\0\xc0\xff", 4)},
+      {Format::Int4G32, 1, std::string("\x80\x7f", 2)}};
+  for (const Case &c : cases) {
+    file.resize(16);
+    plan.weights.clear();
+    plan::Weight &weight = addWeight("w", c.format, {3, 130, 64}, true,
+                                     [](size_t p) { return p; });
+    ASSERT_TRUE(load().ok());
+    // In the last tensor, at the end of the part.
+    const plan::TensorSource &source = weight.partSources(c.part)[2];
+    uint64_t end = source.offset + weight.parts()[c.part].bytes();
+    file.replace(end - c.bytes.size(), c.bytes.size(), c.bytes);
+    auto store = load();
+    ASSERT_FALSE(store.ok());
+    EXPECT_EQ(store.status().message(),
+              "tensor " + source.tensor + ": expected numbers, found NaN or "
+                                          "infinity (a damaged file?)");
+  }
 }
 
 TEST_F(WeightStoreTest, SyntheticWeightsAreThoseOfTheWholeTensor) {

@@ -4,7 +4,6 @@
 //
 //===----------------------------------------------------------------------===//
 #include "KernelSupport.h"
-#include "mla/Quant/Codec.h"
 #include "mla/Support/Hash.h"
 
 using namespace mlir;
@@ -108,12 +107,13 @@ std::string cacheWrite(KernelSite site, ArrayRef<int64_t> widths,
   });
 }
 
-/// Writes the f32 row `from` to the FP8 cache row at `toAt` and counts the
-/// values beyond its range in entry `t` of `saturated`.
+/// Writes the f32 row `from` to the FP8 cache row at `toAt` and counts in entry
+/// `t` of `saturated` the values that are cut off: those beyond 464, where a code
+/// above that of 448 would be nearer if there were one.
 static void quantizeRow(KernelBuilder &k, Mem from, int64_t width, V scale,
                         Mem rows, V toAt, Mem saturated, V t) {
   int64_t n = lanesFor(width);
-  V scales = k.splat(scale, n), limit = k.splat(k.f32(quant::e4m3Max), n);
+  V scales = k.splat(scale, n), limit = k.splat(k.f32(464), n);
   V beyond = k.loop(k.index(0), k.index(width), n, {k.zeros(n)},
                     [&](V c, ArrayRef<V> count) {
                       V v = k.loadVector(from, c, n) / scales;
