@@ -4,6 +4,9 @@
   formats.py dequantize FROM TO           every weight in F32, no quantization_config
   formats.py synthetic CONFIG TO [KEY=JSON...]
                                           F32 weights of docs/synthetic.md, seed 1
+  formats.py kept A B PART...             tensors with one of these parts in their names
+                                          are in both folders, and the same bytes
+  formats.py rounded F32 BF16             each BF16 weight is that of F32, rounded
   formats.py rewrite FROM TO FORM...      the same model (but for double-up), as
 
     compressed      NVFP4 as compressed-tensors has it: weight_packed, and the
@@ -110,6 +113,12 @@ def floats(dtype, data):
     if dtype == "F16":
         return array.array("f", struct.unpack(f"<{len(data) // 2}e", data))
     sys.exit("no float: " + dtype)
+
+
+def to_bf16(values):
+    """The nearest values of bfloat16, ties to even."""
+    bits = [(b + 0x7FFF + (b >> 16 & 1)) & 0xFFFF0000 for b in words("I", values.tobytes())]
+    return words("f", array.array("I", bits).tobytes())
 
 
 def fp8_block(shape, data, scales):
@@ -245,12 +254,33 @@ def synthetic(config_file, target, *changes):
     for module, shape in shapes.items():
         name = module if module.endswith("bias") else module + ".weight"
         values = array.array("f", synthetic_values(name, shape))
-        if not name.endswith("bias"):  # bfloat16, ties to even
-            bits = words("I", values.tobytes())
-            bits = [(b + 0x7FFF + (b >> 16 & 1)) & 0xFFFF0000 for b in bits]
-            values = array.array("I", bits)
+        if not name.endswith("bias"):
+            values = to_bf16(values)
         tensors[name] = ("F32", shape, values.tobytes())
     write_folder(target, c, {"model.safetensors": dict(sorted(tensors.items()))})
+
+
+def kept(a, b, *parts):
+    (_, left), (_, right) = read_folder(a), read_folder(b)
+    wanted = lambda tensors: {n: t for n, t in tensors.items() if any(p in n for p in parts)}
+    left, right = wanted(left), wanted(right)
+    assert left and left.keys() == right.keys(), left.keys() ^ right.keys()
+    different = [name for name in left if left[name] != right[name]]
+    assert not different, different
+    print(f"{len(left)} tensors, the same in both")
+
+
+def rounded(f32, bf16):
+    (_, exact), (_, tensors) = read_folder(f32), read_folder(bf16)
+    assert exact.keys() == tensors.keys(), exact.keys() ^ tensors.keys()
+    count = 0
+    for name, (dtype, shape, data) in tensors.items():
+        if dtype == "BF16":
+            expected = to_bf16(words("f", exact[name][2]))
+            assert floats(dtype, data) == expected and shape == exact[name][1], name
+            count += 1
+    assert count, "no tensor in BF16"
+    print(f"{count} tensors, rounded to the nearest")
 
 
 # Other spellings ---------------------------------------------------------------------
@@ -334,5 +364,5 @@ def rewrite(source, target, *forms):
 
 
 if __name__ == "__main__":
-    commands = [dequantize, synthetic, rewrite]
+    commands = [dequantize, synthetic, kept, rounded, rewrite]
     {c.__name__: c for c in commands}[sys.argv[1]](*sys.argv[2:])
