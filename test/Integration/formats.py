@@ -215,7 +215,7 @@ def synthetic_values(name, shape):
         elif name == "model.embed_tokens.weight":
             yield u
         else:
-            yield u * math.sqrt(3 / shape[1])
+            yield u * words("f", struct.pack("<f", math.sqrt(3 / shape[1])))[0]
 
 
 def synthetic(config_file, target, *changes):
