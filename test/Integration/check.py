@@ -5,6 +5,11 @@
   check.py kjv PLAN GOLDEN_DIR           all prompts of the trained model
   check.py invariance PLAN IDS.json      any chunking, any batch: same bits
   check.py same A.safetensors B.safetensors [TOLERANCE]
+  check.py quantized PLAN ORIGINAL_PLAN DEQUANTIZED GOLDEN.json
+                                         a quantized model against the F32 folder of its
+                                         values, and that it is not the original
+  check.py agree PLAN PLAN GOLDEN.json [TOLERANCE [TOKENS]]
+                                         the logits of every token, but of so many
   check.py perplexity EXPECTED PERCENT   reads mla-run's JSON from stdin
   check.py limits SECONDS MEGABYTES -- COMMAND...
 
@@ -154,9 +159,46 @@ def same(a, b, tolerance="0"):
         assert error <= float(tolerance), name
 
 
+def some_ids(path):
+    """The ids of a golden file; of several prompts the longest."""
+    with open(path) as f:
+        data = json.load(f)
+    if "ids" in data:
+        return data["ids"]
+    return max((prompt["ids"] for prompt in data["prompts"]), key=len)
+
+
+def quantized(plan, original, dequantized, path):
+    ids = some_ids(path)
+    (found,) = logits(plan, [ids])
+    (expected,) = logits(original, [ids], "--checkpoint", dequantized)
+    check_error("against the same values in F32", found[1], expected[1])
+    (before,) = logits(original, [ids])
+    error = relative_error(found[1], before[1])
+    print(f"against the model before: relative error {error:.2e}")
+    assert 1e-4 < error < 1, "expected another model, and not quite another"
+
+
+def agree(a, b, path, tolerance="0", elsewhere="0"):
+    """`elsewhere`: tokens that may be beyond the tolerance, since a rounding sends them
+    to another expert."""
+    ids = some_ids(path)
+    (left,), (right,) = logits(a, [ids]), logits(b, [ids])
+    errors = sorted(
+        relative_error(rows(left, [t]), rows(right, [t])) for t in range(len(ids)))
+    beyond = sum(error > float(tolerance) for error in errors)
+    print(f"relative error {relative_error(left[1], right[1]):.2e}, of single tokens "
+          f"{errors[0]:.2e} to {errors[-1]:.2e}, {beyond} beyond {tolerance}")
+    assert beyond <= int(elsewhere), f"expected at most {elsewhere} tokens beyond"
+
+
 def perplexity(expected, percent):
+    """`expected`: a number, or a file of mla-run's JSON."""
     data = json.load(sys.stdin)
     found = data["perplexity"]
+    if os.path.exists(expected):
+        with open(expected) as f:
+            expected = json.load(f)["perplexity"]
     difference = 100 * abs(found / float(expected) - 1)
     print(f"perplexity {found:.4f} over {data['tokens']} tokens, "
           f"{difference:.4f}% from {expected}")
@@ -174,5 +216,5 @@ def limits(seconds, megabytes, dashes, *command):
 
 
 if __name__ == "__main__":
-    checks = [golden, kjv, invariance, same, perplexity, limits]
+    checks = [golden, kjv, invariance, same, quantized, agree, perplexity, limits]
     {c.__name__: c for c in checks}[sys.argv[1]](*sys.argv[2:])
