@@ -16,9 +16,10 @@ static std::optional<float> parseScale(const std::string &text) {
   float value = 0;
   const char *end = text.data() + text.size();
   auto parsed = std::from_chars(text.data(), end, value);
-  if (parsed.ec != std::errc() || parsed.ptr != end)
+  if (parsed.ptr != end || parsed.ec == std::errc::invalid_argument)
     return std::nullopt;
-  return value;
+  // Beyond f32, which is refused as 0 is.
+  return parsed.ec == std::errc() ? value : 0;
 }
 
 /// The scales of an FP8 cache: given, or the checkpoint's, or 1 with a warning.
@@ -27,7 +28,7 @@ static Status findScales(const CacheRequest &request, const ModelConfig &config,
   auto layers = static_cast<size_t>(config.layers);
   if (std::optional<float> scale = parseScale(request.scales)) {
     if (!std::isfinite(*scale) || !(*scale > 0))
-      return invalid("--kv-scales: expected a positive number, found " +
+      return invalid("--kv-scales: expected a positive number of f32, found " +
                      request.scales);
     choice.scales.assign(layers, *scale);
     choice.scaleSource = "the command line";
@@ -65,9 +66,10 @@ Result<CacheChoice> chooseCacheFormat(const CacheRequest &request,
                                       const Checkpoint *checkpoint) {
   CacheChoice choice;
   const QuantizationConfig &quantization = config.quantization;
-  if (request.plain && request.format.value_or(Format::F32) != Format::F32)
-    return invalid("--kv-cache-dtype is about latent caches, and --plain keeps "
-                   "expanded ones, in f32");
+  if (request.plain && (request.format.value_or(Format::F32) != Format::F32 ||
+                        !request.scales.empty()))
+    return invalid("--kv-cache-dtype and --kv-scales are about latent caches, "
+                   "and --plain keeps expanded ones, in f32");
   if (request.format) {
     choice.format = *request.format;
     choice.reason = "--kv-cache-dtype";
