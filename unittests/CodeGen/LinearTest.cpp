@@ -170,7 +170,7 @@ TEST(LMHead, PicksRows) {
 TEST(Linear, EveryCodeIsExact) {
   Kernels kernels;
   for (MatrixShape s : {MatrixShape{Format::FP8Block, 257, 256},
-                        MatrixShape{Format::NVFP4, 128, 32},
+                        MatrixShape{Format::NVFP4, 128, 48},
                         MatrixShape{Format::Int4G32, 16, 64}})
     kernels.check(
         host::linear(kernels.site(), {s}), [s](const Kernel &k, Random &random) {
@@ -186,6 +186,31 @@ TEST(Linear, EveryCodeIsExact) {
             expectEqual(y, expected);
           }
         });
+  kernels.run();
+}
+
+/// Scales near the ends of f32, in the vectors of a row and in its tail.
+TEST(Linear, LargestAndSmallestScales) {
+  Kernels kernels;
+  MatrixShape s{Format::FP8Block, 5, 131};
+  kernels.check(
+      host::linear(kernels.site(), {s}), [s](const Kernel &k, Random &random) {
+        for (double scale : {7e35, 1e-30}) {
+          Matrix w(s, random);
+          w.parts[1] = Buffer::of(Format::F32, {scale, scale});
+          for (int64_t column : {0, 31, 127, 128, 130}) {
+            Buffer x = Buffer::of(Format::F32, std::vector<double>(s.columns));
+            x.set(column, 1);
+            Buffer y = Buffer::output(Format::F32, s.rows);
+            k(host::rowBlocks(s.rows), {x, w, y}, {1});
+            std::vector<double> expected;
+            for (int64_t r = 0; r < s.rows; ++r)
+              expected.push_back(float(w.parts[0][r * s.columns + column] *
+                                       double(float(scale))));
+            expectEqual(y, expected);
+          }
+        }
+      });
   kernels.run();
 }
 

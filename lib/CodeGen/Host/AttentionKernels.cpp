@@ -311,12 +311,13 @@ std::string absorbQuery(KernelSite site, HeadShape s, Format kvB,
                              row.values + c / columnsPerElement(kvB) + ahead);
                   values.push_back(k.loadRow(w, row, c, line));
                   SmallVector<V> scales = k.rowScales(w, row, c, line);
-                  for (V &scale : scales)
-                    scale = scale * k.splat(k.f32(w.lift), n);
-                  for (auto [v, value] : llvm::enumerate(values.back()))
+                  for (auto [v, value] : llvm::enumerate(values.back())) {
+                    if (w.lift != 1)
+                      value = value * k.splat(k.f32(w.lift * w.lift), n);
                     if (!scales.empty())
                       value = value *
                               scales[v * scales.size() / values.back().size()];
+                  }
                 }
                 for (int64_t v = 0; v < line; v += n) {
                   V at = outAt(t) + c + v;

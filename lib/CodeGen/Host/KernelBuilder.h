@@ -62,8 +62,8 @@ struct Mem {
 /// Rows in a storage format that may have scales beside its values: a weight
 /// matrix, or the rows of a cache. A value of a row is what loadRow() gives,
 /// times what rowScales() gives if there are scales, times `factor`, and twice
-/// times `lift`: once for what the row is multiplied with, once for the product,
-/// so that nothing on the way is too small for f32.
+/// times `lift`: a sum of products takes it once with what the row is multiplied
+/// with and once with the sum, so that nothing on the way is too small for f32.
 struct Matrix {
   Mem values; ///< counted in bytes for fp8 and nvfp4, in words for int4_g32
   Mem scales = {};

@@ -4,8 +4,8 @@
 // time, inside the loops that use the values: memory holds what the file holds.
 //
 // What a conversion costs decides how much of the memory's rate a matrix-vector
-// product reaches. For 8 values: bf16 takes 2 instructions, e4m3 4, the formats
-// of 4 bits 5, and what comes from the memory for them is 16, 8 and 4 bytes.
+// product reaches. For 8 values: bf16 takes 2 instructions, e4m3 3, the formats
+// of 4 bits 4, and what comes from the memory for them is 16, 8 and 4 bytes.
 // Scales are applied to sums over their group, not to each value.
 //
 //===----------------------------------------------------------------------===//
@@ -172,7 +172,6 @@ Matrix KernelBuilder::matrix(unsigned operand, MatrixShape shape, V entry) {
   switch (shape.format) {
   case Format::FP8Block:
     m.scales = part(1, Format::F32);
-    m.factor = f32(e4m3Lift);
     m.lift = e4m3Lift;
     break;
   case Format::NVFP4:

@@ -176,6 +176,8 @@ SmallVector<SmallVector<V>> dotTile(KernelBuilder &k, const Matrix &weights,
                   inner = !scales.empty() && j == g * each
                               ? values[j] * xv[j][i]
                               : k.fma(values[j], xv[j][i], inner);
+                if (weights.lift != 1)
+                  inner = inner * like(inner, weights.lift);
                 sum = scales.empty() ? inner : k.fma(scales[g], inner, sum);
               }
           }
@@ -190,7 +192,7 @@ SmallVector<SmallVector<V>> dotTile(KernelBuilder &k, const Matrix &weights,
       for (int64_t c = done; c < width; ++c) {
         V value = k.sum(k.loadRow(weights, row, k.index(c), 1)[0]);
         for (V scale : k.rowScales(weights, row, k.index(c), 1))
-          value = value * (k.sum(scale) * k.f32(weights.lift));
+          value = value * k.f32(weights.lift * weights.lift) * k.sum(scale);
         total = k.fma(value, k.load(x, xAt[i] + c), total);
       }
       out[r].push_back(weights.factor.value ? total * weights.factor : total);
