@@ -6,7 +6,7 @@
 #include "runtime/hal/host/HostDevice.h"
 #include "runtime/base/Memory.h"
 #include "runtime/hal/host/CpuFeatures.h"
-#include <cstring>
+#include <algorithm>
 #include <dlfcn.h>
 
 namespace mla::hal {
@@ -119,9 +119,8 @@ Status HostDevice::read(const Buffer &buffer, uint64_t offset,
     return invalid("cannot read " + std::to_string(to.size()) +
                    " bytes from byte " + std::to_string(offset) +
                    " of a buffer of " + std::to_string(buffer.size()));
-  std::memcpy(to.data(),
-              reinterpret_cast<const std::byte *>(buffer.address()) + offset,
-              to.size());
+  std::copy_n(reinterpret_cast<const std::byte *>(buffer.address()) + offset,
+              to.size(), to.begin());
   return {};
 }
 
