@@ -176,6 +176,15 @@ void findGapsInSeries(const std::vector<std::string> &names,
 
 } // namespace
 
+int64_t Checkpoint::layerOf(std::string_view name) {
+  constexpr std::string_view prefix = "model.layers.";
+  int64_t layer = -1;
+  if (name.starts_with(prefix))
+    std::from_chars(name.data() + prefix.size(), name.data() + name.size(),
+                    layer);
+  return layer;
+}
+
 std::string_view Checkpoint::textName(std::string_view name) {
   constexpr std::string_view prefix = "language_model.";
   if (name.starts_with(prefix))

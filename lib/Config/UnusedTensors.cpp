@@ -7,23 +7,12 @@
 //===----------------------------------------------------------------------===//
 #include "mla/Config/StoredWeight.h"
 #include <array>
-#include <charconv>
 #include <set>
 
 namespace mla {
 namespace {
 /// In the order in which they are told.
 enum Reason { Drafting, Vision, Scales, Tables, TiedHead, None };
-
-/// The number of the layer of a text tensor, or -1.
-int64_t layerOf(std::string_view name) {
-  constexpr std::string_view prefix = "model.layers.";
-  int64_t layer = -1;
-  if (name.starts_with(prefix))
-    std::from_chars(name.data() + prefix.size(), name.data() + name.size(),
-                    layer);
-  return layer;
-}
 
 bool startsWithAny(std::string_view name,
                    std::initializer_list<std::string_view> prefixes) {
@@ -66,7 +55,7 @@ WeightFinder::Unused WeightFinder::unused(bool tiedHead) const {
       continue;
     const TensorInfo &tensor = checkpoint.tensors()[i];
     std::string_view name = Checkpoint::textName(tensor.name);
-    int64_t layer = layerOf(name);
+    int64_t layer = Checkpoint::layerOf(name);
     Reason reason = reasonOf(name, layer, config, tiedHead);
     if (reason == None) {
       out.unknown.push_back(&tensor);

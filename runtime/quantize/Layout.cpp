@@ -7,7 +7,6 @@
 #include "mla/Quant/Matrix.h"
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <unordered_map>
 #include <unordered_set>
@@ -33,16 +32,6 @@ std::pair<std::string_view, std::string_view> split(std::string_view name) {
 bool isCacheScale(std::string_view name) {
   std::string_view leaf = split(name).second;
   return leaf == "k_scale" || leaf == "v_scale";
-}
-
-/// The layer of a text tensor, or -1.
-int64_t layerOf(std::string_view name) {
-  constexpr std::string_view prefix = "model.layers.";
-  int64_t layer = -1;
-  if (name.starts_with(prefix))
-    std::from_chars(name.data() + prefix.size(), name.data() + name.size(),
-                    layer);
-  return layer;
 }
 
 template <typename T> std::vector<std::byte> bytesOf(const T &value) {
@@ -159,7 +148,7 @@ private:
         placeConversion(c);
       return;
     }
-    int64_t layer = layerOf(name);
+    int64_t layer = Checkpoint::layerOf(name);
     if (!cacheScales.empty() && isCacheScale(name) && layer >= 0 &&
         layer < config.layers)
       return;

@@ -59,6 +59,8 @@ public:
   Result<std::string> read(const TensorInfo &tensor) const;
   /// `name` without that prefix.
   static std::string_view textName(std::string_view name);
+  /// The number of the layer that a text tensor belongs to, or -1.
+  static int64_t layerOf(std::string_view textName);
   const std::vector<TensorInfo> &tensors() const { return all; }
   const std::vector<CheckpointFile> &files() const { return shards; }
   const std::filesystem::path &folder() const { return root; }
