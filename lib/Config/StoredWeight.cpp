@@ -29,8 +29,6 @@ std::optional<Format> plainFormat(std::string_view dtype) {
   return std::nullopt;
 }
 
-bool isQuantized(Format format) { return storagePartCount(format) > 1; }
-
 int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 } // namespace
 

@@ -40,8 +40,6 @@ template <typename T> std::vector<std::byte> bytesOf(const T &value) {
   return out;
 }
 
-bool isQuantized(Format format) { return storagePartCount(format) > 1; }
-
 int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// The tensors of a matrix in `format`, by the names of its usual producer:

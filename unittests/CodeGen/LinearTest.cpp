@@ -165,27 +165,34 @@ TEST(LMHead, PicksRows) {
   kernels.run();
 }
 
-/// Every code with every kind of scale, one value at a time: x picks a column,
-/// and the product is that value, rounded once.
+/// x picks a column of `w`: the products are its values, rounded once.
+/// `value(i)` is what they are, by flat index.
+void expectColumn(const Kernel &k, Matrix &w, int64_t column,
+                  llvm::function_ref<double(int64_t)> value) {
+  const MatrixShape &s = w.shape;
+  Buffer x = Buffer::of(Format::F32, std::vector<double>(s.columns));
+  x.set(column, 1);
+  Buffer y = Buffer::output(Format::F32, s.rows);
+  k(host::rowBlocks(s.rows), {x, w, y}, {1});
+  std::vector<double> expected;
+  for (int64_t r = 0; r < s.rows; ++r)
+    expected.push_back(float(value(r * s.columns + column)));
+  expectEqual(y, expected);
+}
+
+/// Every code with every kind of scale.
 TEST(Linear, EveryCodeIsExact) {
   Kernels kernels;
   for (MatrixShape s : {MatrixShape{Format::FP8Block, 257, 256},
                         MatrixShape{Format::NVFP4, 128, 48},
                         MatrixShape{Format::Int4G32, 16, 64}})
-    kernels.check(
-        host::linear(kernels.site(), {s}), [s](const Kernel &k, Random &random) {
-          Matrix w(s, random);
-          for (int64_t column = 0; column < s.columns; ++column) {
-            Buffer x = Buffer::of(Format::F32, std::vector<double>(s.columns));
-            x.set(column, 1);
-            Buffer y = Buffer::output(Format::F32, s.rows);
-            k(host::rowBlocks(s.rows), {x, w, y}, {1});
-            std::vector<double> expected;
-            for (int64_t r = 0; r < s.rows; ++r)
-              expected.push_back(float(w[r * s.columns + column]));
-            expectEqual(y, expected);
-          }
-        });
+    kernels.check(host::linear(kernels.site(), {s}),
+                  [s](const Kernel &k, Random &random) {
+                    Matrix w(s, random);
+                    for (int64_t column = 0; column < s.columns; ++column)
+                      expectColumn(k, w, column,
+                                   [&](int64_t i) { return w[i]; });
+                  });
   kernels.run();
 }
 
@@ -198,17 +205,10 @@ TEST(Linear, LargestAndSmallestScales) {
         for (double scale : {7e35, 1e-30}) {
           Matrix w(s, random);
           w.parts[1] = Buffer::of(Format::F32, {scale, scale});
-          for (int64_t column : {0, 31, 127, 128, 130}) {
-            Buffer x = Buffer::of(Format::F32, std::vector<double>(s.columns));
-            x.set(column, 1);
-            Buffer y = Buffer::output(Format::F32, s.rows);
-            k(host::rowBlocks(s.rows), {x, w, y}, {1});
-            std::vector<double> expected;
-            for (int64_t r = 0; r < s.rows; ++r)
-              expected.push_back(float(w.parts[0][r * s.columns + column] *
-                                       double(float(scale))));
-            expectEqual(y, expected);
-          }
+          for (int64_t column : {0, 31, 127, 128, 130})
+            expectColumn(k, w, column, [&](int64_t i) {
+              return w.parts[0][i] * double(float(scale));
+            });
         }
       });
   kernels.run();

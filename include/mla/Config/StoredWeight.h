@@ -14,6 +14,9 @@
 
 namespace mla {
 
+/// Whether a weight in `format` has scales beside its values.
+inline bool isQuantized(Format format) { return storagePartCount(format) > 1; }
+
 /// What may be assumed of the format of a weight.
 enum class WeightRole {
   Plain,  ///< norms, biases, the embedding: elements that stand alone

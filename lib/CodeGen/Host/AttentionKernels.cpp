@@ -114,7 +114,8 @@ static SmallVector<V> emitSoftmax(KernelBuilder &k, Mem scores, int64_t at,
 /// out = out * factor + weights * values, for every head of the block. The
 /// values are those of the rows without the cache's own factor.
 static void emitValues(KernelBuilder &k, const AttentionShape &s,
-                       const Matrix &rows, Mem rowAt, V head, V count, Mem weights, Mem out,
+                       const Matrix &rows, Mem rowAt, V head, V count,
+                       Mem weights, Mem out,
                        ArrayRef<V> factors) {
   int64_t n = lanesFor(s.valueWidth);
   k.loop(k.index(0), k.index(s.valueWidth), n, [&](V c) {
@@ -154,7 +155,8 @@ static std::string buildAttention(KernelSite site, const std::string &name,
                                   const AttentionShape &s) {
   SmallVector<StringRef> access(s.selected ? 7 : 6, "read");
   access.back() = "write";
-  return kernelOnce(site, name, access, s.scaled() ? 2 : 1, [&](KernelBuilder &k) {
+  int64_t scalars = s.scaled() ? 2 : 1;
+  return kernelOnce(site, name, access, scalars, [&](KernelBuilder &k) {
     Mem q = k.buffer(0, Format::F32), positions = k.buffer(1, Format::I32);
     Mem sequences = k.buffer(2, Format::I32), table = k.buffer(3, Format::I32);
     Matrix rows = k.cacheRows(4, s.cache, s.scaled() ? k.scalarF32(1) : V());
@@ -273,9 +275,7 @@ std::string absorbQuery(KernelSite site, HeadShape s, Format kvB,
         int64_t block = s.nope % 4 == 0 ? 4 : s.nope % 2 == 0 ? 2 : 1;
         int64_t line = lineColumns(kvB);
         if (s.latent % line)
-          line = scaleGroup(kvB) > 1 && kvB != Format::FP8Block
-                     ? leastColumns(kvB)
-                     : n;
+          line = leastColumns(kvB) > lanes ? leastColumns(kvB) : n;
         int64_t ahead = block * (s.latent / columnsPerElement(kvB));
         int64_t queryRow = s.heads * (s.nope + s.rope);
         int64_t outRow = s.heads * (s.latent + s.rope);
