@@ -4,12 +4,12 @@
 // these; which device stands behind them is decided once, when a plan is
 // loaded.
 //
-//   noun     host                         a CUDA device would use
+//   noun     host                         CUDA
 //   -------  ---------------------------  -----------------------------------
-//   Device   a thread pool                a context and one stream
-//   Buffer   pages, or borrowed memory    cuMemAlloc; Shared: cuMemHostAlloc
+//   Device   a thread pool                a context and a stream
+//   Buffer   pages, or borrowed memory    cuMemAlloc; Shared: and a pinned mirror
 //   Module   dlopen                       cuModuleLoadData
-//   run()    one parallel loop a dispatch launches in a stream, or one graph
+//   run()    one parallel loop a dispatch launches in the stream, or a graph
 //
 // Threads: a device and what it made belong to one thread at a time. Lifetime:
 // buffers and modules are destroyed before their device.
@@ -26,13 +26,15 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace mla::hal {
 
 /// Who touches a buffer.
 enum class Access {
   Device, ///< Kernels only.
-  Shared  ///< Kernels during run(), the host outside of it; small.
+  Shared  ///< The host too, in its own view: toDevice() and toHost() move bytes
+          ///< between the two where they are not one.
 };
 
 /// A range of memory that kernels can address. Owns it, unless it came from
@@ -66,7 +68,7 @@ public:
 /// as plan::hostKernelAbi says.
 struct Dispatch {
   uint32_t kernel = 0;
-  int64_t grid = 0; ///< 0 does nothing.
+  int64_t grid = 0; ///< Work items, or blocks; 0 does nothing.
   std::span<const uint64_t> arguments;
 };
 
@@ -92,11 +94,31 @@ public:
   virtual Result<std::unique_ptr<Module>>
   load(const plan::Plan &plan, const std::filesystem::path &folder) = 0;
 
+  /// Makes the first `bytes` of the host's view of a shared buffer those that
+  /// what is run next reads.
+  virtual Status toDevice(Buffer &buffer, uint64_t bytes) = 0;
+  /// Makes the first `bytes` that what was run leaves in a shared buffer those
+  /// of the host's view, from the next synchronize() on.
+  virtual Status toHost(Buffer &buffer, uint64_t bytes) = 0;
+
+  /// Copies `from` to `offset` of `buffer`, of whatever access, before what is
+  /// run next; `from` may be reused on return. Invalid if it lies beyond its end.
+  virtual Status write(Buffer &buffer, uint64_t offset,
+                       std::span<const std::byte> from) = 0;
+
   /// Runs `list` in order, each dispatch after the one before has ended. The
-  /// whole list is given at once so that a device can record it. May return
+  /// whole list is given at once so that a device can record it: lists of the
+  /// same `key` other than 0 are the same, with the same arguments. May return
   /// before the work is done; `list`, the arguments and shared buffers stay
   /// untouched until synchronize().
-  virtual Status run(const Module &module, std::span<const Dispatch> list) = 0;
+  virtual Status run(const Module &module, std::span<const Dispatch> list,
+                     uint64_t key = 0) = 0;
+
+  /// Runs `list` as run() does, `repeats` times after a first that does not
+  /// count, and returns the seconds of each, as the device measures them.
+  virtual Result<std::vector<double>> time(const Module &module,
+                                           std::span<const Dispatch> list,
+                                           int repeats) = 0;
 
   /// Blocks until what was run has ended. Returns the first error of a kernel,
   /// if the device can tell; the device is then of no further use.

@@ -24,7 +24,7 @@ namespace mla::plan {
 /// Version of the format. A reader takes plans of its own major version whose
 /// minor version is not above its own.
 constexpr int64_t formatMajor = 1;
-constexpr int64_t formatMinor = 1;
+constexpr int64_t formatMinor = 2;
 
 /// Version of the calling convention of host kernels:
 ///   void kernel(const uint64_t *args, int64_t begin, int64_t end)
@@ -33,15 +33,25 @@ constexpr int64_t formatMinor = 1;
 /// signature says; the call does the work items begin <= i < end of the launch's grid.
 constexpr int64_t hostKernelAbi = 1;
 
+/// Version of the calling convention of CUDA kernels. A kernel has one 8-byte
+/// parameter for each entry of its signature: a device address or an int64. The
+/// grid counts blocks of Kernel::threads threads, in one dimension, with
+/// Kernel::sharedBytes bytes of dynamic shared memory. Every block executes
+/// griddepcontrol.wait before it touches what an earlier launch wrote or may
+/// read, and before it ends.
+constexpr int64_t cudaKernelAbi = 1;
+
 /// Tokens in one page of the cache.
 constexpr int64_t pageTokens = 64;
 
 /// The machine that the kernels were generated for.
 struct Target {
-  std::string name;                  ///< "host"
-  std::string cpu;                   ///< "x86-64-v3"
+  std::string name;                  ///< "host", "sm_90a", "sm_120a"
+  std::string cpu;                   ///< "x86-64-v3"; "" for a GPU
   std::vector<std::string> features; ///< CPU features needed, "avx2", "fma"...
   int64_t kernelAbi = hostKernelAbi;
+
+  bool isHost() const { return name == "host"; }
 };
 
 /// What the runtime must know of the model.
@@ -88,6 +98,30 @@ struct WeightScales {
   bool reciprocal = false;
 };
 
+/// How the matrices of a weight lie in device memory.
+enum class Layout {
+  Checkpoint, ///< as the files have them, tensor by tensor, in parts
+  Rows,       ///< one buffer: [tensors,] rows, columns, elements that stand alone
+  Packed      ///< one buffer of matrices as quant::pack() makes them
+};
+
+/// Which part of a checkpoint matrix a weight's matrix [R, C] is, for layouts
+/// that are made when the plan is loaded. A vector is a matrix of one row.
+///
+/// `blocks` runs of `blockRows` rows, the first at `firstRow`, each `rowStride`
+/// below the one before, are taken from `firstColumn` on. Not transposed,
+/// R = blocks * blockRows, and row b * blockRows + i is row firstRow + b *
+/// rowStride + i. Transposed (the key half of kv_b, head by head), C = blockRows,
+/// R = blocks * W, and element [b * W + j, i] is element [firstRow + b * rowStride
+/// + i, firstColumn + j].
+struct Slice {
+  Format format = Format::F32;   ///< of the checkpoint's tensor
+  int64_t rows = 0, columns = 0; ///< of the checkpoint's tensor
+  int64_t firstRow = 0, firstColumn = 0;
+  int64_t blocks = 1, blockRows = 0, rowStride = 0;
+  bool transposed = false;
+};
+
 /// A weight: constant device memory. With `stacked`, the first dimension counts
 /// tensors (experts), and `sources` has one for each; otherwise there is exactly
 /// one. In a format that consists of parts (storageParts()), `sources` are those
@@ -99,12 +133,21 @@ struct Weight {
   bool stacked = false;
   std::vector<TensorSource> sources;
   std::vector<WeightScales> scales = {};
+  Layout layout = Layout::Checkpoint;
+  /// Of each tensor; only with another layout than Checkpoint. `format` then says
+  /// what is in device memory: slice.format, or bf16 or f32, to which any other
+  /// is converted at load (as it must be to be transposed, if it has scales).
+  Slice slice = {};
 
   /// Whether a kernel receives a table of addresses: of all parts of the first
   /// tensor, then of the next.
-  bool isTable() const { return stacked || !scales.empty(); }
-  /// What one tensor consists of.
+  bool isTable() const {
+    return layout == Layout::Checkpoint && (stacked || !scales.empty());
+  }
+  /// What one tensor of the checkpoint consists of.
   std::vector<StoragePart> parts() const;
+  /// Bytes in device memory, of all tensors.
+  Result<uint64_t> deviceBytes() const;
   /// The sources of part `index`.
   const std::vector<TensorSource> &partSources(size_t index) const {
     return index == 0 ? sources : scales[index - 1].sources;
@@ -122,6 +165,8 @@ struct Cache {
 
 /// Scratch memory of a program, at a fixed offset of its arena.
 struct Workspace {
+  /// The value of the graph that it holds, the same for every target
+  /// ("layers.0.self_attn.o_proj:0"), or "wN" if it holds none.
   std::string name;
   Format format = Format::F32;
   std::vector<Expr> shape;
@@ -155,6 +200,8 @@ struct Parameter {
 struct Kernel {
   std::string name; ///< symbol in the library
   std::vector<Parameter> parameters;
+  int64_t threads = 0;     ///< of a block; 0 on the host
+  int64_t sharedBytes = 0; ///< dynamic shared memory of a block
 };
 
 /// What a launch passes for one parameter.
@@ -165,13 +212,16 @@ struct Argument {
   std::variant<WeightRef, CacheRef, WorkspaceRef, Port, Expr> value;
 };
 
-/// Runs work items 0 <= i < grid of a kernel. A launch begins when the one
-/// before it has ended.
+/// Runs work items (blocks, on a GPU) 0 <= i < grid of a kernel. A launch begins
+/// when the one before it has ended; on a GPU its blocks may begin earlier
+/// (programmatic dependent launch), since they wait themselves.
 struct Launch {
   uint32_t kernel = 0;
   Expr grid;
   std::vector<Argument> arguments;
   std::string origin; ///< what it computes, for errors: "layers.3.q_b_proj"
+  /// Bytes of weights that it reads, 0 if not known; for reports.
+  Expr weightBytes = 0;
 };
 
 /// The launches of one step, for steps within the bucket's bounds.
@@ -192,6 +242,10 @@ struct Plan {
   Checkpoint checkpoint;
   std::string library; ///< file name of the kernels, inside the plan's folder
   uint64_t libraryHash = 0; ///< FNV-1a 64 of its bytes
+  /// For a GPU the library is PTX, and this the same kernels assembled, "" if no
+  /// assembler was at hand: the driver then compiles the PTX.
+  std::string binary;
+  uint64_t binaryHash = 0;
   std::vector<std::string> tokenizerFiles; ///< copied into the plan's folder
   std::vector<Weight> weights;
   std::vector<Cache> caches;

@@ -7,6 +7,7 @@
 #include "runtime/base/Memory.h"
 #include "runtime/hal/host/CpuFeatures.h"
 #include <algorithm>
+#include <chrono>
 #include <dlfcn.h>
 
 namespace mla::hal {
@@ -99,7 +100,34 @@ HostDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
   return std::unique_ptr<Module>(std::move(module));
 }
 
-Status HostDevice::run(const Module &module, std::span<const Dispatch> list) {
+Status HostDevice::write(Buffer &buffer, uint64_t offset,
+                         std::span<const std::byte> from) {
+  if (offset > buffer.size() || from.size() > buffer.size() - offset)
+    return invalid("cannot write " + std::to_string(from.size()) +
+                   " bytes from byte " + std::to_string(offset) +
+                   " of a buffer of " + std::to_string(buffer.size()));
+  std::copy(from.begin(), from.end(),
+            reinterpret_cast<std::byte *>(buffer.address()) + offset);
+  return {};
+}
+
+Result<std::vector<double>> HostDevice::time(const Module &module,
+                                             std::span<const Dispatch> list,
+                                             int repeats) {
+  std::vector<double> seconds;
+  for (int i = -1; i < repeats; ++i) {
+    auto start = std::chrono::steady_clock::now();
+    MLA_RETURN_IF_ERROR(run(module, list, 0));
+    std::chrono::duration<double> taken =
+        std::chrono::steady_clock::now() - start;
+    if (i >= 0)
+      seconds.push_back(taken.count());
+  }
+  return seconds;
+}
+
+Status HostDevice::run(const Module &module, std::span<const Dispatch> list,
+                       uint64_t key) {
   const auto &kernels = static_cast<const HostModule &>(module).kernels;
   for (const Dispatch &dispatch : list) {
     Kernel kernel = kernels[dispatch.kernel];

@@ -26,7 +26,15 @@ public:
   Result<std::unique_ptr<Module>>
   load(const plan::Plan &plan, const std::filesystem::path &folder) override;
   /// Blocks: the work is done on return.
-  Status run(const Module &module, std::span<const Dispatch> list) override;
+  Status run(const Module &module, std::span<const Dispatch> list,
+             uint64_t key = 0) override;
+  Result<std::vector<double>> time(const Module &module,
+                                   std::span<const Dispatch> list,
+                                   int repeats) override;
+  Status toDevice(Buffer &, uint64_t) override { return {}; }
+  Status toHost(Buffer &, uint64_t) override { return {}; }
+  Status write(Buffer &buffer, uint64_t offset,
+               std::span<const std::byte> from) override;
   Status synchronize() override;
   Status read(const Buffer &buffer, uint64_t offset,
               std::span<std::byte> to) override;
