@@ -1,0 +1,54 @@
+//===- KernelSupport.h - shared by the kernel families ----------*- C++ -*-===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_LIB_CODEGEN_NVVM_KERNELSUPPORT_H
+#define MLA_LIB_CODEGEN_NVVM_KERNELSUPPORT_H
+
+#include "KernelBuilder.h"
+#include "Kernels.h"
+#include "mla/Plan/Plan.h"
+
+namespace mla::nvvm {
+
+/// Whether `kernels` has `name` already. Names hold everything that a kernel
+/// depends on.
+inline bool exists(const KernelSite &site, llvm::StringRef name) {
+  mlir::ModuleOp kernels = site.kernels;
+  return kernels.lookupSymbol(name) != nullptr;
+}
+
+/// "a_1_2" from "a", 1, 2.
+template <typename... Ts>
+std::string kernelName(llvm::StringRef family, Ts... parts) {
+  std::string name = family.str();
+  auto add = [&](const auto &part) {
+    name += '_';
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>)
+      name += std::to_string(part);
+    else
+      name += std::string(part);
+  };
+  (add(parts), ...);
+  return name;
+}
+
+/// A float as part of a name: its bits in hexadecimal.
+inline std::string nameOf(double v) {
+  return llvm::utohexstr(llvm::bit_cast<uint32_t>(float(v)), true);
+}
+
+/// The index of a token's row in a paged cache: page_table[sequence[t], position /
+/// 64] * 64 + position % 64. `pages` is the page table's row length.
+inline V cacheRow(KernelBuilder &k, V position, V sequence, Ptr pageTable,
+                  V pages) {
+  V page = k.loadI32(pageTable +
+                     k.to64(sequence * pages +
+                            position / plan::pageTokens) * 4);
+  return page * plan::pageTokens + position % plan::pageTokens;
+}
+
+} // namespace mla::nvvm
+
+#endif // MLA_LIB_CODEGEN_NVVM_KERNELSUPPORT_H

@@ -1,0 +1,140 @@
+//===- RowKernels.cpp - embedding, norms, elementwise ---------------------===//
+//
+// Part of mla. One block a token, or one thread four values. All are bound by
+// latency at decode sizes: a few kilobytes a token.
+//
+//===----------------------------------------------------------------------===//
+#include "KernelSupport.h"
+
+using namespace mlir;
+
+namespace mla::nvvm {
+
+/// Threads for a row: as many as it has values, up to 512.
+static int64_t rowThreads(int64_t width) {
+  return std::clamp<int64_t>((width + 31) / 32 * 32, 64, 512);
+}
+
+/// Calls `body` with each index below `width` that is this thread's.
+static void eachOfRow(KernelBuilder &k, int64_t width,
+                      function_ref<void(V)> body) {
+  k.loop(k.thread(), k.i32(width), k.threads(), body);
+}
+
+Kernel embedding(KernelSite site, MatrixShape table) {
+  std::string name =
+      kernelName("embedding", formatName(table.format), table.columns);
+  Kernel kernel{name, "tokens"};
+  if (exists(site, name))
+    return kernel;
+  KernelBuilder k(site.kernels, site.loc, name, {"read", "read", "write"}, 0,
+                  {rowThreads(table.columns)});
+  k.gridWait();
+  k.gridTrigger();
+  V id = k.loadI32(k.buffer(0) + k.block() * 4);
+  int64_t bytes = int64_t(*elementBytes(table.format));
+  Ptr row = k.buffer(1) + k.to64(id) * (table.columns * bytes);
+  Ptr y = k.buffer(2) + k.to64(k.block()) * (table.columns * 4);
+  eachOfRow(k, table.columns, [&](V i) {
+    k.store(y + i * 4, k.loadElement(row, i, table.format));
+  });
+  k.finish();
+  return kernel;
+}
+
+Kernel rmsNorm(KernelSite site, int64_t width, Format weight, double eps) {
+  std::string name =
+      kernelName("rms_norm", formatName(weight), width, nameOf(eps));
+  Kernel kernel{name, "tokens"};
+  if (exists(site, name))
+    return kernel;
+  KernelBuilder k(site.kernels, site.loc, name, {"read", "read", "write"}, 0,
+                  {rowThreads(width)});
+  Ptr scratch = k.shared(k.warps() * 4);
+  k.gridWait();
+  k.gridTrigger();
+  Ptr x = k.buffer(0) + k.to64(k.block()) * (width * 4);
+  Ptr y = k.buffer(2) + k.to64(k.block()) * (width * 4);
+  Vs sum = k.loop(k.thread(), k.i32(width), k.threads(), {k.f32(0)},
+                  [&](V i, ArrayRef<V> acc) {
+                    V v = k.loadF32(x + i * 4);
+                    return Vs{k.fma(v, v, acc[0])};
+                  });
+  V mean = k.blockSum(sum[0], scratch) * k.f32(1.0 / double(width));
+  V factor = k.reciprocal(k.sqrt(mean + k.f32(eps)));
+  eachOfRow(k, width, [&](V i) {
+    k.store(y + i * 4, k.loadF32(x + i * 4) * factor *
+                           k.loadElement(k.buffer(1), i, weight));
+  });
+  k.finish();
+  return kernel;
+}
+
+/// y[i] = f(values at i of all but the last operand), over T * width values.
+static Kernel elementwise(KernelSite site, StringRef family, int64_t width,
+                          unsigned inputs,
+                          function_ref<V(KernelBuilder &, ArrayRef<V>)> f) {
+  std::string name = kernelName(family, width);
+  Kernel kernel{name, "tokens"};
+  if (exists(site, name))
+    return kernel;
+  SmallVector<StringRef> access(inputs, "read");
+  access.push_back("write");
+  KernelBuilder k(site.kernels, site.loc, name, access, 0,
+                  {rowThreads(width)});
+  k.gridWait();
+  k.gridTrigger();
+  V row = k.to64(k.block()) * (width * 4);
+  eachOfRow(k, width, [&](V i) {
+    Vs in;
+    for (unsigned o = 0; o < inputs; ++o)
+      in.push_back(k.loadF32(k.buffer(o) + row + i * 4));
+    k.store(k.buffer(inputs) + row + i * 4, f(k, in));
+  });
+  k.finish();
+  return kernel;
+}
+
+Kernel add(KernelSite site, int64_t width) {
+  return elementwise(site, "add", width, 2, [](KernelBuilder &, ArrayRef<V> v) {
+    return v[0] + v[1];
+  });
+}
+
+Kernel swiglu(KernelSite site, int64_t width) {
+  return elementwise(site, "swiglu", width, 2,
+                     [](KernelBuilder &k, ArrayRef<V> v) {
+                       return k.silu(v[0]) * v[1];
+                     });
+}
+
+Kernel split(KernelSite site, ArrayRef<int64_t> widths) {
+  std::string name = "split";
+  int64_t width = 0;
+  for (int64_t w : widths) {
+    name += "_" + std::to_string(w);
+    width += w;
+  }
+  Kernel kernel{name, "tokens"};
+  if (exists(site, name))
+    return kernel;
+  SmallVector<StringRef> access(widths.size() + 1, "write");
+  access[0] = "read";
+  KernelBuilder k(site.kernels, site.loc, name, access, 0,
+                  {rowThreads(width)});
+  k.gridWait();
+  k.gridTrigger();
+  V token = k.to64(k.block());
+  int64_t at = 0;
+  for (auto [part, w] : llvm::enumerate(widths)) {
+    eachOfRow(k, w, [&](V i) {
+      k.store(k.buffer(part + 1) + token * (w * 4) + i * 4,
+              k.loadF32(k.buffer(0) + token * (width * 4) + (i + at) * 4));
+    });
+    at += w;
+  }
+  k.finish();
+  return kernel;
+}
+
+} // namespace mla::nvvm
