@@ -10,6 +10,27 @@
 using namespace mlir;
 using namespace mla;
 
+std::string mla::originOf(Operation *op) {
+  if (auto name = op->getLoc()->findInstanceOf<NameLoc>())
+    return name.getName().str();
+  return op->getName().getStringRef().str();
+}
+
+llvm::DenseMap<Value, std::string> mla::nameValues(Block &block) {
+  llvm::DenseMap<Value, std::string> names;
+  llvm::StringMap<int> seen;
+  for (Operation &op : block)
+    for (OpResult result : op.getResults()) {
+      std::string name = originOf(&op) + "/" +
+                         op.getName().stripDialect().str() + ":" +
+                         std::to_string(result.getResultNumber());
+      if (int before = seen[name]++)
+        name += "#" + std::to_string(before + 1);
+      names[result] = std::move(name);
+    }
+  return names;
+}
+
 LogicalResult ProgramOp::verify() {
   int64_t tokens = getMaxTokens();
   if (failed(expectAtLeast(*this, "C1", "max_tokens", 1, tokens)) ||
@@ -48,6 +69,8 @@ LogicalResult LaunchOp::verify() {
   SmallVector<StringRef> texts{getGrid()};
   for (Attribute scalar : getScalars())
     texts.push_back(cast<StringAttr>(scalar).getValue());
+  if (auto bytes = getWeightBytes())
+    texts.push_back(*bytes);
   for (StringRef text : texts)
     if (auto expr = plan::Expr::parse(std::string_view(text)); !expr.ok())
       return emitOpError("C3: ") << expr.status().message();

@@ -36,4 +36,13 @@ inline int64_t rowWidth(mlir::Value rows) {
 #define GET_OP_CLASSES
 #include "mla/Dialect/MLAOps.h.inc"
 
+namespace mla {
+/// "layers.3.self_attn.o_proj": the name in an op's location, or the op's own.
+std::string originOf(mlir::Operation *op);
+/// A name for every result of the ops of a step function, by which plans for
+/// different targets can be compared: origin, op, number of the result, and from
+/// the second on which of those with this name it is.
+llvm::DenseMap<mlir::Value, std::string> nameValues(mlir::Block &block);
+} // namespace mla
+
 #endif // MLA_DIALECT_MLA_H
