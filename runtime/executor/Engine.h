@@ -34,6 +34,7 @@ struct EngineOptions {
   int64_t cacheTokens = 0;
   /// Replaces the folder that the plan names, if not empty.
   std::filesystem::path checkpoint = {};
+  int gpu = 0; ///< Which, for a plan of a GPU.
   bool progress = false; ///< Show a bar on a terminal while loading.
   bool profile = false;  ///< Measure every launch; slows steps.
 };

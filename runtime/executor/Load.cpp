@@ -4,7 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/executor/Engine.h"
-#include "runtime/hal/host/HostDevice.h"
+#include "runtime/hal/Open.h"
 #include <algorithm>
 #include <limits>
 
@@ -69,7 +69,8 @@ Engine::load(const std::filesystem::path &folder,
   MLA_ASSIGN_OR_RETURN(int64_t capacity,
                        cachePages(options, engine->contextLength()));
   MLA_ASSIGN_OR_RETURN(engine->pool, ThreadPool::create(options.threads));
-  engine->device = std::make_unique<hal::HostDevice>(*engine->pool);
+  MLA_ASSIGN_OR_RETURN(engine->device,
+                       hal::openDevice(plan, *engine->pool, options.gpu));
   MLA_ASSIGN_OR_RETURN(engine->module, engine->device->load(plan, folder));
   MLA_ASSIGN_OR_RETURN(
       engine->weightStore,
