@@ -170,6 +170,13 @@ llvm::Error Compilation::emit() {
   HostPlanOptions host;
   host.cpu = options.cpu;
   host.producer = options.producer;
+  // Nobody should take what such a plan computes for the model's.
+  if (options.pipeline.ranks > 1)
+    host.producer += ", rank " + std::to_string(options.pipeline.rank) +
+                     " of " + std::to_string(options.pipeline.ranks) +
+                     (options.pipeline.localCollectives
+                          ? ", nothing is exchanged"
+                          : "");
   host.weights = options.noWeights       ? plan::Checkpoint::Kind::None
                  : options.syntheticSeed ? plan::Checkpoint::Kind::Synthetic
                                          : plan::Checkpoint::Kind::Safetensors;
@@ -198,9 +205,15 @@ llvm::Error Compilation::run() {
   }
 
   // Before the work that would be in vain.
-  if (!options.stopAfter)
+  if (!options.stopAfter) {
     if (Status status = OutputFolder::check(options.output, planMarker); !status.ok())
       return toError(status);
+    if (options.pipeline.ranks > 1 && !options.noWeights &&
+        !options.syntheticSeed)
+      return llvm::createStringError(
+          "the host reads weights in place, whole tensors: --ranks needs one "
+          "of --no-weights and --synthetic-weights there");
+  }
   if (llvm::Error error = openCheckpoint())
     return error;
   if (llvm::Error error = chooseCache())

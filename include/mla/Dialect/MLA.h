@@ -25,6 +25,12 @@ bool isRows(mlir::RankedTensorType type, int64_t rank);
 inline int64_t rowWidth(mlir::Value rows) {
   return llvm::cast<mlir::RankedTensorType>(rows.getType()).getDimSize(1);
 }
+
+/// Attributes (i64) of a module that is one rank's share of a model: how many
+/// ranks there are, and which one it is. A whole model has neither.
+constexpr llvm::StringLiteral ranksAttr = "mla.ranks", rankAttr = "mla.rank";
+/// Most ranks that a model is shared among.
+constexpr int64_t maxRanks = 1024;
 } // namespace mla
 
 #include "mla/Dialect/MLADialect.h.inc"

@@ -79,6 +79,11 @@ private:
 
 llvm::Error PlanBuilder::addWeight(WeightOp weight) {
   auto type = cast<WeightType>(weight.getType());
+  // A synthetic part is made like a whole tensor of its size.
+  if (weight.getSlice() &&
+      options.weights == plan::Checkpoint::Kind::Safetensors)
+    return makeError("the weight " + weight.getSymName() +
+                     " is a part of its tensor; the host reads whole ones");
   plan::Weight out;
   out.name = weight.getSymName().str();
   out.format = type.getFormat();
