@@ -5,6 +5,7 @@
 //===----------------------------------------------------------------------===//
 #include "Verify.h"
 #include "mla/Plan/Plan.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"
 
 using namespace mlir;
@@ -29,6 +30,21 @@ llvm::DenseMap<Value, std::string> mla::nameValues(Block &block) {
       names[result] = std::move(name);
     }
   return names;
+}
+
+LogicalResult mla::checkLogits(func::FuncOp step) {
+  auto end = cast<func::ReturnOp>(step.getBody().front().getTerminator());
+  Value logits = end.getNumOperands() == 1 ? end.getOperand(0) : Value();
+  auto gather = logits ? logits.getDefiningOp<AllGatherOp>() : AllGatherOp();
+  if (gather)
+    logits = gather.getX();
+  if (!logits || !logits.getDefiningOp<LMHeadOp>())
+    return end.emitOpError("expected the step to return the logits of a "
+                           "mla.lm_head");
+  for (auto other : step.getBody().front().getOps<AllGatherOp>())
+    if (other != gather)
+      return other.emitOpError("expected only logits to be gathered");
+  return success();
 }
 
 LogicalResult ProgramOp::verify() {

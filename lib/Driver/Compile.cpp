@@ -230,6 +230,13 @@ llvm::Error Compilation::emitPlan(const std::filesystem::path &folder,
                                   std::string &report) {
   PlanOptions plan;
   plan.producer = options.producer;
+  // Nobody should take what such a plan computes for the model's.
+  if (options.pipeline.ranks > 1)
+    plan.producer += ", rank " + std::to_string(options.pipeline.rank) +
+                     " of " + std::to_string(options.pipeline.ranks) +
+                     (options.pipeline.localCollectives
+                          ? ", nothing is exchanged"
+                          : "");
   plan.weights = options.noWeights       ? plan::Checkpoint::Kind::None
                  : options.syntheticSeed ? plan::Checkpoint::Kind::Synthetic
                                          : plan::Checkpoint::Kind::Safetensors;
@@ -261,9 +268,15 @@ llvm::Error Compilation::run() {
   }
 
   // Before the work that would be in vain.
-  if (!options.stopAfter)
+  if (!options.stopAfter) {
     if (Status status = OutputFolder::check(options.output, planMarker); !status.ok())
       return toError(status);
+    if (!gpu && options.pipeline.ranks > 1 && !options.noWeights &&
+        !options.syntheticSeed)
+      return llvm::createStringError(
+          "the host reads weights in place, whole tensors: --ranks needs one "
+          "of --no-weights and --synthetic-weights there");
+  }
   if (llvm::Error error = limitContext())
     return error;
   if (llvm::Error error = openCheckpoint())

@@ -3,6 +3,7 @@
 // Part of mla.
 //
 //===----------------------------------------------------------------------===//
+#include "mla/Dialect/MLA.h"
 #include "mla/Driver/Compile.h"
 #include "mla/Driver/Driver.h"
 #include "mla/Target/Lowering.h"
@@ -108,6 +109,26 @@ int mla::compileMain(int argc, char **argv) {
           ->capture_default_str()
           ->check(between(1, int64_t(1) << 20));
 
+  std::string several = "Several ranks";
+  app.add_option("--ranks", options.pipeline.ranks,
+                 "Share the model among this many ranks (tensor parallel)")
+      ->type_name("N")
+      ->group(several)
+      ->check(between(1, maxRanks));
+  auto *rank = app.add_option("--rank", options.pipeline.rank,
+                              "Compile what this one of them does, from 0 on")
+                   ->type_name("R")
+                   ->group(several)
+                   ->check(between(0, maxRanks - 1));
+  std::string collectives = "exchange";
+  app.add_option("--collectives", collectives,
+                 "exchange, or local: nothing is exchanged, to measure one rank "
+                 "alone; what it computes means nothing")
+      ->type_name("KIND")
+      ->group(several)
+      ->capture_default_str()
+      ->check(CLI::IsMember({"exchange", "local"}).description(""));
+
   std::string cache = "auto";
   app.add_option("--kv-cache-dtype", cache,
                  "Format of the latent cache: auto (what the checkpoint asks "
@@ -185,6 +206,19 @@ int mla::compileMain(int argc, char **argv) {
     (*sequences ? pipeline.maxStepTokens : pipeline.maxSequences) =
         *sequences ? pipeline.maxSequences : pipeline.maxStepTokens;
   }
+
+  if (pipeline.ranks > 1) {
+    if (!*rank)
+      return complain("--ranks needs --rank: whose share is compiled?");
+    if (pipeline.rank >= pipeline.ranks)
+      return complain("--rank is not below --ranks");
+    if (plain)
+      return complain("--plain and --ranks exclude each other: only the fused "
+                      "graph can be shared");
+  } else if (*rank || collectives == "local") {
+    return complain("--rank and --collectives need several --ranks");
+  }
+  pipeline.localCollectives = collectives == "local";
 
   llvm::Error error = compile(options, llvm::outs(), llvm::errs());
   if (!error)

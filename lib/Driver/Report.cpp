@@ -66,6 +66,10 @@ void mla::printReport(ModuleOp module, const ModelConfig &config,
   out << "model    " << config.architectureName << ", " << config.layers
       << " layers, hidden " << config.hiddenSize << ", vocabulary "
       << config.vocabSize << "\n";
+  if (auto ranks = module->getAttrOfType<IntegerAttr>(ranksAttr))
+    out << "rank     "
+        << module->getAttrOfType<IntegerAttr>(rankAttr).getInt() << " of "
+        << ranks.getInt() << ": weights, scratch and kernels are its own\n";
   out << "weights  " << bytesText(total) << " (";
   llvm::interleaveComma(byFormat, out, [&](const auto &entry) {
     out << llvm::StringRef(formatName(entry.first)) << " "

@@ -56,6 +56,25 @@ void mla::buildFusePipeline(OpPassManager &pm, const PipelineOptions &options) {
 }
 
 //===----------------------------------------------------------------------===//
+// distribute: the model -> what one of several ranks does of it
+//===----------------------------------------------------------------------===//
+
+void mla::buildDistributePipeline(OpPassManager &pm,
+                                  const PipelineOptions &options) {
+  // After the fusions, as it cuts the chains that they make: attention can be
+  // cut by heads without an exchange only once the cache holds latents. Before
+  // lowerings are chosen, since these depend on the sizes that a rank has.
+  if (options.ranks != 1) {
+    DistributePassOptions distribute;
+    distribute.ranks = options.ranks;
+    distribute.rank = options.rank;
+    distribute.local = options.localCollectives;
+    pm.addPass(createDistributePass(distribute));
+  }
+  pm.addPass(createVerifyDistributedPass());
+}
+
+//===----------------------------------------------------------------------===//
 // select: one lowering for each op, or a refusal with reasons
 //===----------------------------------------------------------------------===//
 
@@ -134,6 +153,8 @@ void mla::buildPipeline(Stage stage, OpPassManager &pm,
     return buildImportPipeline(pm);
   case Stage::Fuse:
     return buildFusePipeline(pm, options);
+  case Stage::Distribute:
+    return buildDistributePipeline(pm, options);
   case Stage::Select:
     return buildSelectPipeline(pm, options);
   case Stage::Lower:
@@ -149,6 +170,8 @@ ArrayRef<StageInfo> mla::stages() {
        "the model as one plain op for each Hugging Face module"},
       {Stage::Fuse, "fuse",
        "attention over latents, MLPs and experts as one op each"},
+      {Stage::Distribute, "distribute",
+       "what one of several ranks does, and what ranks exchange"},
       {Stage::Select, "select",
        "the lowering of each op, chosen from the target's table"},
       {Stage::Lower, "lower", "launches over planned buffers, and kernels"},
@@ -191,6 +214,14 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
   Option<int64_t> maxContext{*this, "max-context",
                              llvm::cl::desc("Bound of tokens of a sequence"),
                              llvm::cl::init(defaults.maxContext)};
+  Option<int64_t> ranks{*this, "ranks", llvm::cl::desc("Number of ranks"),
+                        llvm::cl::init(defaults.ranks)};
+  Option<int64_t> rank{*this, "rank", llvm::cl::desc("Rank to compile for"),
+                       llvm::cl::init(defaults.rank)};
+  Option<bool> localCollectives{
+      *this, "local-collectives",
+      llvm::cl::desc("Collectives exchange nothing"),
+      llvm::cl::init(defaults.localCollectives)};
 
   Option<std::string> cacheFormat{*this, "cache-format",
                                   llvm::cl::desc("Format of latent caches"),
@@ -205,6 +236,9 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
     options.maxSequences = maxSequences;
     options.maxPages = maxPages;
     options.maxContext = maxContext;
+    options.ranks = ranks;
+    options.rank = rank;
+    options.localCollectives = localCollectives;
     // The pass refuses what is no format of a cache.
     options.cacheFormat =
         parseFormat(std::string_view(cacheFormat)).value_or(Format::I32);

@@ -73,6 +73,15 @@ static Refusal needsPackedStacks(Operation *op) {
   return std::nullopt;
 }
 
+/// Ranks do not exchange rows yet.
+template <typename Op> static Refusal needsLocal(Operation *op) {
+  auto collective = cast<Op>(op);
+  if (collective.getLocal())
+    return std::nullopt;
+  return "needs local collectives, found an exchange among " +
+         std::to_string(collective.getRanks()) + " ranks";
+}
+
 ArrayRef<Lowering> mla::gpuLowerings() {
   static const Lowering lowerings[] = {
       {"embedding", "mla.embedding", needsPlainWeights},
@@ -93,6 +102,8 @@ ArrayRef<Lowering> mla::gpuLowerings() {
       {"route", "mla.route", needsPlainWeights},
       {"experts", "mla.experts", needsPackedStacks},
       {"moe", "mla.moe", needsPackedStacks},
+      {"all_reduce_local", "mla.all_reduce", needsLocal<AllReduceOp>},
+      {"all_gather_local", "mla.all_gather", needsLocal<AllGatherOp>},
   };
   return lowerings;
 }

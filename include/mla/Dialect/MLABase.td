@@ -178,6 +178,32 @@ def MLA_ViewAttr : AttrDef<MLA_Dialect, "View"> {
   let assemblyFormat = "`<` struct(params) `>`";
 }
 
+def MLA_SliceAttr : AttrDef<MLA_Dialect, "Slice"> {
+  let mnemonic = "slice";
+  let summary = "Which part of a checkpoint's matrix a rank has";
+  let description = [{
+    `rows` and `columns` are those of the checkpoint's tensor, of each tensor of
+    a stack; a vector is a matrix of one row. Taken are `blocks` runs of
+    `block_rows` rows, the first at `first_row`, each `row_stride` below the one
+    before, and of these the columns from `first_column` on, as many as the
+    weight's type has. The plan has the same structure (`plan::Slice`).
+
+    Rank 3 of 8, an eighth of the rows of one matrix and of the columns of another:
+    ```mlir
+    #mla.slice<rows = 2048, columns = 7168, first_row = 768, block_rows = 256>
+    #mla.slice<rows = 7168, columns = 2048, first_column = 768, block_rows = 7168>
+    ```
+  }];
+  let parameters = (ins
+    "int64_t":$rows, "int64_t":$columns,
+    DefaultValuedParameter<"int64_t", "0">:$first_row,
+    DefaultValuedParameter<"int64_t", "0">:$first_column,
+    DefaultValuedParameter<"int64_t", "1">:$blocks,
+    "int64_t":$block_rows,
+    DefaultValuedParameter<"int64_t", "0">:$row_stride);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+
 //===----------------------------------------------------------------------===//
 // Constraints and base classes
 //===----------------------------------------------------------------------===//

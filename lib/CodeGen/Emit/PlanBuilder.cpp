@@ -70,7 +70,8 @@ private:
 } // namespace
 
 /// How `view` lies in memory, and which part of the weight it is.
-static void applyView(ViewAttr view, WeightType type, plan::Weight &out) {
+static void applyView(ViewAttr view, WeightOp weight, WeightType type,
+                      plan::Weight &out) {
   unsigned rank = type.getRank();
   out.layout = view.getLayout() == ViewLayout::Packed ? plan::Layout::Packed
                                                       : plan::Layout::Rows;
@@ -84,10 +85,20 @@ static void applyView(ViewAttr view, WeightType type, plan::Weight &out) {
   slice.blockRows = view.getBlockRows();
   slice.rowStride = view.getStride();
   slice.transposed = view.getTransposed();
+  // What a rank has of the tensor is one run of its rows or columns (a view of
+  // runs within runs is never made).
+  if (auto part = weight.getSlice()) {
+    assert(part->getBlocks() == 1 && "a rank's part is one run of rows");
+    slice.rows = part->getRows();
+    slice.columns = part->getColumns();
+    slice.firstRow += part->getFirstRow();
+    slice.firstColumn = part->getFirstColumn();
+  }
   if (rank == 1)
     return;
+  int64_t columns = type.getDim(rank - 1);
   out.shape[rank - 2] =
-      slice.blocks * (slice.transposed ? slice.columns : slice.blockRows);
+      slice.blocks * (slice.transposed ? columns : slice.blockRows);
   if (slice.transposed)
     out.shape[rank - 1] = slice.blockRows;
 }
@@ -95,6 +106,11 @@ static void applyView(ViewAttr view, WeightType type, plan::Weight &out) {
 llvm::Expected<uint32_t> PlanBuilder::addWeight(WeightOp weight,
                                                 ViewAttr view) {
   auto type = cast<WeightType>(weight.getType());
+  // A synthetic part is made like a whole tensor of its size.
+  if (weight.getSlice() && !view &&
+      options.weights == plan::Checkpoint::Kind::Safetensors)
+    return makeError("the weight " + weight.getSymName() +
+                     " is a part of its tensor; the host reads whole ones");
   plan::Weight out;
   out.name = weight.getSymName().str();
   if (int before = weightNames[out.name]++)
@@ -104,7 +120,7 @@ llvm::Expected<uint32_t> PlanBuilder::addWeight(WeightOp weight,
   out.stacked = type.getRank() == 3;
   int64_t count = out.stacked ? type.getDim(0) : 1;
   if (view)
-    applyView(view, type, out);
+    applyView(view, weight, type, out);
   if (llvm::Error error =
           addSources(weight.getTensor(), count, out.stacked, out.sources))
     return error;

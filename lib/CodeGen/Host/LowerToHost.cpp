@@ -316,12 +316,29 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
       .Case([&](LMHeadOp o) {
         host::MatrixShape w = matrix(o.getWeight());
         std::string vocab = one(w.rows);
-        Value logits = port("logits", {"outputs", vocab}, Format::F32);
+        // A rank's part of the vocabulary is gathered first.
+        bool whole = llvm::any_of(o->getUsers(), llvm::IsaPred<func::ReturnOp>);
+        Value logits = whole
+                           ? port("logits", {"outputs", vocab}, Format::F32)
+                           : workspace({"outputs", vocab}, Format::F32);
         mapped[o.getResult()] = logits;
         launch(op, host::lmHead(site(op), w), one(host::rowBlocks(w.rows)),
                {get(o.getX()), get(o.getWeight()),
                 port("outputs", {"outputs"}, Format::I32), logits},
                {"outputs"});
+        return success();
+      })
+      .Case([&](AllReduceOp o) {
+        launch(op, host::repeat(site(op), rows(o.getX()), 1), "tokens",
+               {get(o.getX()), result(o.getResult())});
+        return success();
+      })
+      .Case([&](AllGatherOp o) {
+        std::string vocab = one(rows(o.getResult()));
+        Value logits = port("logits", {"outputs", vocab}, Format::F32);
+        mapped[o.getResult()] = logits;
+        launch(op, host::repeat(site(op), rows(o.getX()), o.getRanks()),
+               "outputs", {get(o.getX()), logits});
         return success();
       })
       .Case([&](RotaryEmbeddingOp o) {
@@ -483,11 +500,7 @@ LogicalResult ProgramLowering::lower(func::FuncOp step) {
     if (failed(lowerOp(&op)))
       return failure();
   }
-  auto end = cast<func::ReturnOp>(step.getBody().front().getTerminator());
-  if (end.getNumOperands() != 1 || !end.getOperand(0).getDefiningOp<LMHeadOp>())
-    return end.emitOpError("expected the step to return the logits of a "
-                           "mla.lm_head");
-  return success();
+  return checkLogits(step);
 }
 
 struct LowerToHostPass : mla::impl::LowerToHostPassBase<LowerToHostPass> {
