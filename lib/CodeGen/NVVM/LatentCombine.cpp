@@ -58,21 +58,22 @@ static V ceilDiv(V a, V b) { return (a + b - 1) / b; }
 /// run at once. Every warp computes it.
 static V tilesPerSplit(KernelBuilder &k, const DecodeShape &s, Ptr positions,
                        V tokens) {
-  V total;
+  auto forTotal = [&](V total, auto divide) {
+    V many = divide(s.many);
+    return s.few == s.many
+               ? many
+               : k.select(total < fewTiles * s.few, divide(s.few), many);
+  };
   if (s.spec.maxTokens == 1) {
-    total = tilesOf(s, k.loadI32(positions));
-  } else {
-    Vs sum = k.loop(k.lane(), tokens, 32, {k.i32(0)},
-                    [&](V t, ArrayRef<V> acc) {
-                      return Vs{acc[0] +
-                                tilesOf(s, k.loadI32(positions + t * 4))};
-                    });
-    total = k.reduxAdd(sum[0]);
+    V total = tilesOf(s, k.loadI32(positions));
+    return forTotal(total, [&](int64_t slots) { return k.ceilDiv(total, slots); });
   }
-  V slots = k.select(total < fewTiles * s.few, k.i32(s.few), k.i32(s.many));
-  if (s.spec.maxTokens == 1)
-    return ceilDiv(total, slots);
+  Vs sum = k.loop(k.lane(), tokens, 32, {k.i32(0)}, [&](V t, ArrayRef<V> acc) {
+    return Vs{acc[0] + tilesOf(s, k.loadI32(positions + t * 4))};
+  });
+  V total = k.reduxAdd(sum[0]);
   // Rounding up gives a token up to one split more than its share.
+  V slots = forTotal(total, [&](int64_t slots) { return k.i32(slots); });
   return ceilDiv(total, k.maximum(slots - tokens, k.i32(1)));
 }
 
@@ -87,19 +88,22 @@ static V inclusiveScan(KernelBuilder &k, V v) {
 
 DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
                     V tokens, V number) {
-  if (s.spec.maxTokens == 1) {
-    V position = k.loadI32(positions);
-    V splits =
-        ceilDiv(tilesOf(s, position), tilesPerSplit(k, s, positions, tokens));
-    return {number < splits, k.i32(0), position, number, splits};
-  }
-  Type i32 = k.i32Type();
+  auto work = [&](V token, V position, V split, V target) -> DecodeWork {
+    V all = tilesOf(s, position);
+    V first = split * target;
+    return {first < all,         token, position, first,
+            k.minimum(target, all - first), !(all > target)};
+  };
+  if (s.spec.maxTokens == 1)
+    return work(k.i32(0), k.loadI32(positions), number,
+                tilesPerSplit(k, s, positions, tokens));
+  V zero = k.i32(0);
   auto search = [&]() -> Vs {
     V target = tilesPerSplit(k, s, positions, tokens);
-    // {splits of earlier tokens, found, token, position, split, splits}
-    V zero = k.i32(0);
+    // {splits of earlier tokens, token, position, split}. A split that is not
+    // found is far behind the rows of token 0.
     Vs found = k.loop(
-        k.i32(0), tokens, 32, {zero, zero, zero, zero, zero, k.i32(1)},
+        zero, tokens, 32, {zero, zero, zero, k.i32(1)},
         [&](V first, ArrayRef<V> state) {
           V token = first + k.lane();
           V position =
@@ -109,35 +113,29 @@ DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
           V end = state[0] + inclusiveScan(k, splits);
           V begin = end - splits;
           V hit = k.ballot((number >= begin) & (number < end));
-          V any = !(hit == 0);
           V lane = k.trailingZeros(hit) & 31;
           auto take = [&](V v, V old) {
-            return k.select(any, k.shuffle(v, lane), old);
+            return k.select(hit == 0, old, k.shuffle(v, lane));
           };
-          return Vs{k.shuffle(end, k.i32(31)),
-                    k.select(any, k.i32(1), state[1]),
-                    take(token, state[2]),
-                    take(position, state[3]),
-                    take(number - begin, state[4]),
-                    take(splits, state[5])};
+          return Vs{k.shuffle(end, k.i32(31)), take(token, state[1]),
+                    take(position, state[2]), take(number - begin, state[3])};
         });
-    found.erase(found.begin());
-    return found;
+    return {found[1], found[2], found[3], target};
   };
-  Vs w;
   if (s.spec.maxTokens < s.many) {
-    w = search();
-  } else {
-    w = k.ifElse(
-        tokens >= s.many, {i32, i32, i32, i32, i32},
-        [&] {
-          V token = k.minimum(number, tokens - 1);
-          return Vs{k.select(number < tokens, k.i32(1), k.i32(0)), token,
-                    k.loadI32(positions + token * 4), k.i32(0), k.i32(1)};
-        },
-        search);
+    Vs w = search();
+    return work(w[0], w[1], w[2], w[3]);
   }
-  return {w[0] == 1, w[1], w[2], w[3], w[4]};
+  Vs w = k.ifElse(
+      tokens >= s.many, SmallVector<Type>(4, k.i32Type()),
+      [&]() -> Vs {
+        V token = k.minimum(number, tokens - 1);
+        V position = k.loadI32(positions + token * 4);
+        return {token, position, k.select(number < tokens, zero, k.i32(1)),
+                tilesOf(s, position)};
+      },
+      search);
+  return work(w[0], w[1], w[2], w[3]);
 }
 
 //===----------------------------------------------------------------------===//

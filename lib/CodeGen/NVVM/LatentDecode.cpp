@@ -75,6 +75,7 @@ private:
   }
   V chunkOffset(V token, V chunk);
   void setUp();
+  Ptr tileAt(V tile, V page);
   void copyStage(V stage, V tile, V page);
   V pageOf(V tile);
   void clearBehind(V stage, V rows);
@@ -105,7 +106,6 @@ private:
   V groupHead, teamHead;      ///< first head of block and team
   V toLog2, valueScale;
   DecodeWork work;
-  V firstTile, tiles, lastPage;
   Ptr table;
   Ptr stages, scoreMemory;
   Ptr copyTo, keyA, keyB;     ///< in the first stage
@@ -174,16 +174,21 @@ void DecodeBuilder::setUp() {
 }
 
 V DecodeBuilder::pageOf(V tile) {
-  V page = tile / (plan::pageTokens / s.tile);
-  return k.loadI32(table + k.to64(k.minimum(page, lastPage)) * 4);
+  V page = k.minimum(tile / (plan::pageTokens / s.tile),
+                     work.position / plan::pageTokens);
+  return k.loadI32(table + k.to64(page) * 4);
+}
+
+/// Where tile `tile`, which lies in `page`, is in the cache.
+Ptr DecodeBuilder::tileAt(V tile, V page) {
+  int64_t perPage = plan::pageTokens / s.tile;
+  return k.buffer(4) + (k.to64(page) * (perPage * s.stageBytes()) +
+                        k.to64((tile & (perPage - 1)) * s.stageBytes()));
 }
 
 /// Starts copying a tile, which lies in `page`, to the stage at byte `stage`.
 void DecodeBuilder::copyStage(V stage, V tile, V page) {
-  int64_t perPage = plan::pageTokens / s.tile;
-  Ptr from = k.buffer(4) + (k.to64(page) * (perPage * s.stageBytes()) +
-                            k.to64((tile & (perPage - 1)) * s.stageBytes() +
-                                   copyFrom));
+  Ptr from = tileAt(tile, page) + copyFrom;
   Ptr to = copyTo + stage;
   int64_t lines = s.pitch / 128;
   if (s.teams == 1) {
@@ -507,8 +512,8 @@ void DecodeBuilder::writeResult(State state) {
     factor.push_back(k.divide(valueScale, sum));
   }
   k.ifElse(
-      work.splits > 1, [&] { writePartial(state, factor); },
-      [&] { writeOutput(state, factor); });
+      work.alone, [&] { writeOutput(state, factor); },
+      [&] { writePartial(state, factor); });
 }
 
 //===----------------------------------------------------------------------===//
@@ -520,26 +525,31 @@ void DecodeBuilder::build() {
                                    : k.blocks() / s.groups - s.many;
   work = findWork(k, s, k.buffer(1), tokens, k.block() / s.groups);
   setUp();
-  V length = work.position + 1;
-  V all = (length + (s.tile - 1)) / s.tile;
-  firstTile = all * work.split / work.splits;
-  tiles = all * (work.split + 1) / work.splits - firstTile;
-  lastPage = (firstTile + tiles - 1) / (plan::pageTokens / s.tile);
+  V firstTile = work.firstTile, tiles = work.tiles;
+  // Page numbers are inputs of the step, too. Earlier kernels may still write the
+  // rows of this step's tokens, but the L2 cache can have what it may prefetch.
+  table = k.buffer(3) +
+          k.to64(k.loadI32(k.buffer(2) + work.token * 4) * k.scalar32(0)) * 4;
+  int64_t ahead = s.stages - 1;
+  Vs pages;
+  for (int64_t i = 0; i <= ahead; ++i)
+    pages.push_back(pageOf(firstTile + i));
+  k.when(k.thread() == 0, [&] {
+    for (int64_t i = 0; i < ahead; ++i)
+      k.when(tiles > i, [&] {
+        k.bulkPrefetchL2(tileAt(firstTile + i, pages[i]),
+                         k.i32(s.stageBytes()));
+      });
+  });
   k.gridWait();
   k.gridTrigger();
   k.when(work.active, [&] {
-    table = k.buffer(3) +
-            k.to64(k.loadI32(k.buffer(2) + work.token * 4) * k.scalar32(0)) * 4;
     toLog2 = k.f32(s.spec.scale * 1.4426950408889634);
     valueScale = k.f32(1);
     if (fp8) {
       valueScale = k.scalarF32(1);
       toLog2 = toLog2 * valueScale;
     }
-    int64_t ahead = s.stages - 1;
-    Vs pages;
-    for (int64_t i = 0; i <= ahead; ++i)
-      pages.push_back(pageOf(firstTile + i));
     for (int64_t i = 0; i < ahead; ++i) {
       k.when(tiles > i, [&] {
         copyStage(k.i32(i * s.stageBytes()), firstTile + i, pages[i]);
@@ -588,7 +598,7 @@ void DecodeBuilder::build() {
         });
     State state = unflatten(ArrayRef<V>(last).drop_front(5));
     // The last tile may be the token's last, with rows behind its own.
-    V stage = last[0], left = length - (firstTile + tiles - 1) * s.tile;
+    V stage = last[0], left = work.position + 1 - (firstTile + tiles - 1) * s.tile;
     k.when(left < s.tile, [&] { clearBehind(stage, left); });
     k.barrier();
     Vs v = loadScores(last[3], left);

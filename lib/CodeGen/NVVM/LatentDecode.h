@@ -41,11 +41,12 @@ std::optional<DecodeShape> decodeShape(const AttentionSpec &spec,
 /// What a block has to do. Splits are numbered through all tokens, token by
 /// token, so that a partial result's row is its number.
 struct DecodeWork {
-  V active;   ///< i1: there is work
+  V active;    ///< i1: there is work; what follows is within bounds without, too
   V token;
-  V position; ///< of the token
-  V split;    ///< among the token's
-  V splits;   ///< of the token
+  V position;  ///< of the token
+  V firstTile; ///< of the token's rows
+  V tiles;
+  V alone;     ///< i1: the token has no other split
 };
 /// The work of split number `number` in a step of `tokens` tokens.
 DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
