@@ -208,6 +208,7 @@ public:
   V warpSum(V v);
   V warpMax(V v); ///< f32
   V reduxMax(V v); ///< u32: redux.sync.max
+  V reduxMin(V v); ///< u32
   V reduxAdd(V v); ///< i32
   void syncWarp();
 

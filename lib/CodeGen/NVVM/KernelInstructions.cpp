@@ -249,6 +249,11 @@ V KernelBuilder::reduxMax(V v) {
                                 i32(-1).value),
           this};
 }
+V KernelBuilder::reduxMin(V v) {
+  return {NVVM::ReduxOp::create(b, i32Type(), v.value, NVVM::ReduxKind::UMIN,
+                                i32(-1).value),
+          this};
+}
 V KernelBuilder::reduxAdd(V v) {
   return {NVVM::ReduxOp::create(b, i32Type(), v.value, NVVM::ReduxKind::ADD,
                                 i32(-1).value),
