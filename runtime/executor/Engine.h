@@ -37,6 +37,8 @@ struct EngineOptions {
   /// Replaces the folder that the plan names, if not empty.
   std::filesystem::path checkpoint = {};
   int gpu = 0; ///< Which, for a plan of a GPU.
+  /// File of weights as a GPU has them: used if it exists, or else written.
+  std::filesystem::path packed = {};
   bool progress = false; ///< Show a bar on a terminal while loading.
   bool profile = false;  ///< Measure every launch; slows steps.
   /// Opens another device than hal::openDevice() does; for tests.

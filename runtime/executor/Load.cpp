@@ -77,7 +77,7 @@ Engine::load(const std::filesystem::path &folder,
   MLA_ASSIGN_OR_RETURN(
       engine->weightStore,
       WeightStore::load(plan, *engine->device, *engine->pool,
-                        {options.checkpoint, options.progress}));
+                        {options.checkpoint, options.progress, options.packed}));
   MLA_RETURN_IF_ERROR(engine->allocate(capacity));
   engine->profiling = options.profile;
   return engine;
