@@ -70,12 +70,14 @@ Engine::load(const std::filesystem::path &folder,
                        cachePages(options, engine->contextLength()));
   MLA_ASSIGN_OR_RETURN(engine->pool, ThreadPool::create(options.threads));
   MLA_ASSIGN_OR_RETURN(engine->device,
-                       hal::openDevice(plan, *engine->pool, options.gpu));
+                       options.open
+                           ? options.open(plan, *engine->pool)
+                           : hal::openDevice(plan, *engine->pool, options.gpu));
   MLA_ASSIGN_OR_RETURN(engine->module, engine->device->load(plan, folder));
   MLA_ASSIGN_OR_RETURN(
       engine->weightStore,
       WeightStore::load(plan, *engine->device, *engine->pool,
-                        {options.checkpoint, options.progress}));
+                        {options.checkpoint, options.progress, options.packed}));
   MLA_RETURN_IF_ERROR(engine->allocate(capacity));
   engine->profiling = options.profile;
   return engine;
@@ -106,6 +108,9 @@ Status Engine::allocate(int64_t capacity) {
                          device->allocate(bytes, hal::Access::Shared,
                                           std::string(plan::portName(port))));
     addresses.ports[p] = ports[p]->address();
+    if (addresses.ports[p] !=
+        reinterpret_cast<uintptr_t>(ports[p]->host().data()))
+      sent[p].resize(bytes); // Zeros, as allocated.
   }
   uint64_t arena = 0;
   for (const plan::Program &program : thePlan.programs)
