@@ -75,7 +75,7 @@ private:
 void Compilation::timed(StringRef what) {
   double seconds = clock.lap();
   if (options.verbose)
-    err << llvm::format("mla-compile: %-7s %7.3f s\n", what.str().c_str(),
+    err << llvm::format("mla-compile: %-10s %7.3f s\n", what.str().c_str(),
                         seconds);
 }
 
@@ -208,12 +208,17 @@ llvm::Error Compilation::run() {
   if (!options.stopAfter) {
     if (Status status = OutputFolder::check(options.output, planMarker); !status.ok())
       return toError(status);
-    if (options.pipeline.ranks > 1 && !options.noWeights &&
-        !options.syntheticSeed)
+    if (options.pipeline.ranks > 1 && options.pipeline.target == "host" &&
+        !options.noWeights && !options.syntheticSeed)
       return llvm::createStringError(
           "the host reads weights in place, whole tensors: --ranks needs one "
           "of --no-weights and --synthetic-weights there");
   }
+  if (options.pipeline.ranks > 1 && !options.pipeline.localCollectives &&
+      (!options.stopAfter || *options.stopAfter >= Stage::Select))
+    return llvm::createStringError(
+        "no target exchanges rows among ranks yet: after the stage "
+        "distribute, --ranks needs --collectives=local");
   if (llvm::Error error = openCheckpoint())
     return error;
   if (llvm::Error error = chooseCache())

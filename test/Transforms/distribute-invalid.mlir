@@ -1,9 +1,9 @@
 // RUN: mla-opt %s -mla-distribute='ranks=8 rank=3' -verify-diagnostics -split-input-file
-// RUN: echo 'module {}' | not mla-opt -mla-distribute='ranks=0' 2>\&1 | FileCheck %s --check-prefix=NONE
-// RUN: echo 'module {}' | not mla-opt -mla-distribute='ranks=1025' 2>\&1 | FileCheck %s --check-prefix=MANY
-// RUN: echo 'module {}' | not mla-opt -mla-distribute='ranks=2 rank=2' 2>\&1 | FileCheck %s --check-prefix=RANK
-// RUN: echo 'module {}' | not mla-opt -mla-distribute='ranks=2 rank=-1' 2>\&1 | FileCheck %s --check-prefix=RANK
-// RUN: echo 'module {}' | not mla-opt -mla-distribute-pipeline='ranks=0' 2>\&1 | FileCheck %s --check-prefix=NONE
+// RUN: echo 'module {}' | not mla-opt -mla-distribute='ranks=0' 2>&1 | FileCheck %s --check-prefix=NONE
+// RUN: echo 'module {}' | not mla-opt -mla-distribute='ranks=1025' 2>&1 | FileCheck %s --check-prefix=MANY
+// RUN: echo 'module {}' | not mla-opt -mla-distribute='ranks=2 rank=2' 2>&1 | FileCheck %s --check-prefix=RANK
+// RUN: echo 'module {}' | not mla-opt -mla-distribute='ranks=2 rank=-1' 2>&1 | FileCheck %s --check-prefix=RANK
+// RUN: echo 'module {}' | not mla-opt -mla-distribute-pipeline='ranks=0' 2>&1 | FileCheck %s --check-prefix=NONE
 //
 // NONE: error: expected from 1 to 1024 ranks, found 0
 // MANY: error: expected from 1 to 1024 ranks, found 1025
