@@ -82,7 +82,7 @@ private:
 void Compilation::timed(StringRef what) {
   double seconds = clock.lap();
   if (options.verbose)
-    err << llvm::format("mla-compile: %-7s %7.3f s\n", what.str().c_str(),
+    err << llvm::format("mla-compile: %-10s %7.3f s\n", what.str().c_str(),
                         seconds);
 }
 
@@ -279,6 +279,11 @@ llvm::Error Compilation::run() {
   }
   if (llvm::Error error = limitContext())
     return error;
+  if (options.pipeline.ranks > 1 && !options.pipeline.localCollectives &&
+      (!options.stopAfter || *options.stopAfter >= Stage::Select))
+    return llvm::createStringError(
+        "no target exchanges rows among ranks yet: after the stage "
+        "distribute, --ranks needs --collectives=local");
   if (llvm::Error error = openCheckpoint())
     return error;
   if (llvm::Error error = chooseCache())

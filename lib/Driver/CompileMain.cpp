@@ -48,7 +48,7 @@ static std::string footer() {
   std::string text = "Stages:\n";
   for (const StageInfo &info : stages()) {
     std::string name = info.name.str();
-    name.resize(10, ' ');
+    name.resize(12, ' ');
     text += "  " + name + info.description.str() + "\n";
   }
   return text +

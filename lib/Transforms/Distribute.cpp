@@ -248,7 +248,7 @@ LogicalResult DistributePass::checkDivisions() {
     ArrayRef<const Division *> alike = entry.second;
     const Division &first = *alike.front();
     InFlightDiagnostic error = first.op->emitOpError("cannot be shared among ")
-                               << ranks << " ranks: " << first.what
+                               << int64_t(ranks) << " ranks: " << first.what
                                << " can be divided by "
                                << numbers([&](int64_t n) {
                                     return first.fits(n);
@@ -400,10 +400,10 @@ LogicalResult DistributePass::checkOptions() {
   ModuleOp module = getOperation();
   if (ranks < 1 || ranks > maxRanks)
     return module.emitError("expected from 1 to ")
-           << maxRanks << " ranks, found " << ranks;
+           << maxRanks << " ranks, found " << int64_t(ranks);
   if (rank < 0 || rank >= ranks)
     return module.emitError("expected a rank from 0 to ")
-           << ranks - 1 << ", found " << rank;
+           << ranks - 1 << ", found " << int64_t(rank);
   if (module->hasAttr(ranksAttr))
     return module.emitError("is distributed already");
   for (auto weight : module.getOps<WeightOp>())

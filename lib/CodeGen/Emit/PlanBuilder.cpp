@@ -43,6 +43,26 @@ public:
     return llvm::Error::success();
   }
 
+  /// The kernel that benchmarks measure memory with, if the target has one. No
+  /// program launches it.
+  void addReadCeiling() {
+    auto kernels = module.lookupSymbol<ModuleOp>("kernels");
+    Operation *function = kernels.lookupSymbol("read_ceiling");
+    if (!function || kernelIndex.contains("read_ceiling"))
+      return;
+    plan::Kernel kernel{"read_ceiling", {}};
+    kernel.threads =
+        function->getAttrOfType<IntegerAttr>("mla.threads").getInt();
+    kernel.sharedBytes =
+        function->getAttrOfType<IntegerAttr>("mla.shared").getInt();
+    plan::Parameter buffer, sink, bytes;
+    sink.format = Format::I32;
+    sink.access = plan::Access::Write;
+    bytes.kind = plan::Parameter::Kind::Scalar;
+    kernel.parameters = {buffer, sink, bytes};
+    plan.kernels.push_back(std::move(kernel));
+  }
+
 private:
   llvm::Expected<uint32_t> addWeight(WeightOp weight, ViewAttr view);
   llvm::Expected<uint32_t> weightOf(GetWeightOp get);
@@ -326,6 +346,7 @@ llvm::Expected<plan::Plan> mla::buildPlan(ModuleOp module,
   PlanBuilder builder(module, checkpoint, options, plan);
   if (llvm::Error error = builder.build())
     return error;
+  builder.addReadCeiling();
   return plan;
 }
 

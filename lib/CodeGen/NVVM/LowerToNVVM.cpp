@@ -309,10 +309,10 @@ void ProgramLowering::lowerExperts(Operation *op, Input x, Value indices,
   spec.down = matrix(down);
   spec.experts = weightType(gate).getDim(0);
   spec.topk = std::stoll(topkText.str());
-  spec.maxTokens = maxTokens();
+  spec.maxTokens = std::max<int64_t>(maxTokens(), 2);
   int64_t gateBytes = 2 * bytesInMemory(spec.gate);
   int64_t downBytes = bytesInMemory(spec.down);
-  if (maxTokens() == 1) {
+  if (false) {
     SmallVector<Value> first{get(x.rows), indices, weights, packed(gate),
                              packed(up)};
     SmallVector<Value> second{Value(), indices, packed(down)};
@@ -649,6 +649,8 @@ struct LowerToNVVMPass : mla::impl::LowerToNVVMPassBase<LowerToNVVMPass> {
         return signalPassFailure();
       numLaunches += lowering.launches;
     }
+    // Not launched by a step: benchmarks measure the memory with it.
+    readCeiling({kernels, module.getLoc(), *gpu});
     numKernels += llvm::count_if(kernels.getOps<LLVM::LLVMFuncOp>(),
                                  [](auto) { return true; });
     step.erase();
