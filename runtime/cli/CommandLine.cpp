@@ -40,6 +40,11 @@ void addPlanOptions(CLI::App &app, PlanOptions &options) {
       ->check(CLI::NonNegativeNumber)
       ->type_name("N")
       ->group(group);
+  app.add_option("--pack", options.engine.packed,
+                 "File of packed weights, for a plan of a GPU: read if it "
+                 "exists, or else written")
+      ->type_name("FILE")
+      ->group(group);
   app.add_option("--checkpoint", options.engine.checkpoint,
                  "Folder of the checkpoint, if it has moved since the plan was "
                  "compiled")
@@ -184,20 +189,89 @@ void addBench(CLI::App &app, Action &action) {
          "Steps of one token that follow")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  number(sub, "--sequences", options->sequences, "Sequences in every step")
+  number(sub, "--sequences,--batch", options->sequences,
+         "Sequences in every step")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   number(sub, "--repeat", options->repeat,
          "Rounds to take the median of, after one to warm up")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  CLI::Option *context =
+      number(sub, "--context", options->context,
+             "Measure a decode step at this context, and each of its kernels; "
+             "the cache is filled with random values")
+          ->check(CLI::PositiveNumber);
   CLI::Option *json = sub->add_flag("--json", options->json, "Print JSON");
+  sub->add_option("--json-file", options->jsonFile, "Write JSON to a file, too")
+      ->type_name("FILE")
+      ->needs(context);
   sub->add_flag("--profile", options->engine.profile,
                 "Measure every launch and print the sum for each kernel; "
                 "slows steps a little")
-      ->excludes(json);
+      ->excludes(json)
+      ->excludes(context);
   sub->callback([options, &action] {
     action = [options] { return bench(*options, std::cout); };
+  });
+}
+
+void addCompare(CLI::App &app, Action &action) {
+  auto options = std::make_shared<CompareOptions>();
+  CLI::App *sub = app.add_subcommand(
+      "compare", "Run two plans of one model and compare their values");
+  sub->footer("Both take the same tokens; after the prompt those that the first "
+              "plan finds likeliest.\nEvery value that both plans name is read "
+              "after the launch that completes it.");
+  addPlanOptions(*sub, *options);
+  sub->add_option("other", options->other, "Plan to be judged by the first")
+      ->required()
+      ->type_name("OTHER");
+  CLI::Option_group *input = sub->add_option_group("What to run");
+  input->add_option("--ids", options->ids,
+                    "Token ids with commas, or a file of them")
+      ->type_name("1,2,3");
+  input->add_option("--prompt,-p", options->prompt, "Text")->type_name("TEXT");
+  input->add_option("--random", options->random, "So many random tokens")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  input->require_option(1);
+  number(sub, "--seed", options->seed, "Start of the random tokens")
+      ->capture_default_str();
+  number(sub, "--decode", options->decode, "Steps of one token that follow")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  number(sub, "--tolerance", options->tolerance,
+         "Relative error of the logits that is no failure")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  sub->add_flag("--poison", options->poison,
+                "Fill scratch memory with NaN before each step");
+  sub->add_flag("--json", options->json, "Print JSON, with all values");
+  sub->callback([options, &action] {
+    action = [options] { return compare(*options, std::cout); };
+  });
+}
+
+void addPack(CLI::App &app, Action &action) {
+  auto options = std::make_shared<PackOptions>();
+  CLI::App *sub = app.add_subcommand(
+      "pack", "Write the weights of a plan as a GPU has them, for fast starts");
+  sub->footer("The file is for --pack of the other subcommands, with this plan "
+              "or another that cuts\nand packs the same checkpoint alike. No GPU "
+              "is needed.");
+  addPlan(*sub, options->plan);
+  sub->add_option("--output,-o", options->output, "File to write")
+      ->required()
+      ->type_name("FILE");
+  sub->add_option("--checkpoint", options->checkpoint,
+                  "Folder of the checkpoint, if it has moved")
+      ->type_name("DIR");
+  number(sub, "--threads", options->threads,
+         "Threads to work with (default: all of the machine)")
+      ->check(CLI::Range(1, runtime::ThreadPool::maxThreads));
+  sub->callback([options, &action] {
+    action = [options] { return pack(*options, std::cerr); };
   });
 }
 
@@ -246,6 +320,8 @@ int run(int argc, const char *const *argv) {
     addPerplexity(app, action);
     addCalibrate(app, action);
     addBench(app, action);
+    addCompare(app, action);
+    addPack(app, action);
     addInspect(app, action);
     try {
       app.parse(argc, argv);

@@ -70,15 +70,45 @@ struct CalibrateOptions : PlanOptions {
 /// an FP8 cache of this model needs.
 Status calibrate(const CalibrateOptions &options, std::ostream &out);
 
+struct CompareOptions : PlanOptions { ///< `plan` is the one to be trusted.
+  std::filesystem::path other;
+  std::string ids; ///< "1,2,3", or a file that holds that.
+  std::string prompt;
+  int64_t random = 0; ///< So many random tokens, instead of these two.
+  uint64_t seed = 1;
+  int64_t decode = 0;      ///< Steps of one token after the prompt, greedy.
+  double tolerance = 2e-2; ///< Of the logits: ||a - b|| / ||a||.
+  bool poison = false;     ///< Scratch memory is NaN before each step.
+  bool json = false;
+};
+/// Runs the same steps on two plans of a model and compares every value of the
+/// graph that both have. Invalid if the logits differ by more than `tolerance`.
+Status compare(const CompareOptions &options, std::ostream &out);
+
+struct PackOptions {
+  std::filesystem::path plan;
+  std::filesystem::path checkpoint; ///< Replaces the plan's, if not empty.
+  std::filesystem::path output;
+  int threads = 0;
+};
+/// Writes the weights of a plan for a GPU as the GPU has them.
+Status pack(const PackOptions &options, std::ostream &err);
+
 struct BenchOptions : PlanOptions {
   int64_t promptTokens = 128;
   int64_t decodeTokens = 64;
   int64_t sequences = 1;
   int64_t repeat = 5;
+  /// If above 0: no prefill, but a step at this context, kernel by kernel.
+  int64_t context = 0;
+  int kernelRepeats = 20; ///< Runs of each kernel to take the median of.
   bool json = false;
+  std::filesystem::path jsonFile; ///< With a context: JSON goes there too.
 };
-/// Measures prefill and decode.
+/// Measures prefill and decode, or a step at a given context.
 Status bench(const BenchOptions &options, std::ostream &out);
+/// The latter.
+Status benchStep(const BenchOptions &options, std::ostream &out);
 
 struct InspectOptions {
   std::filesystem::path folder; ///< Of a plan or of a model.

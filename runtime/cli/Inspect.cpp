@@ -41,8 +41,8 @@ void printWeights(const plan::Plan &plan, std::ostream &out) {
   for (const plan::Weight &weight : plan.weights) {
     Sum &sum = byFormat[formatName(weight.format)];
     sum.tensors += weight.sources.size();
-    for (const StoragePart &part : weight.parts())
-      sum.bytes += weight.sources.size() * part.bytes();
+    if (Result<uint64_t> bytes = weight.deviceBytes(); bytes.ok())
+      sum.bytes += *bytes;
   }
   for (const auto &[format, sum] : byFormat)
     out << "weights      " << sum.tensors << " tensors of " << format << ", "
@@ -81,12 +81,14 @@ Status inspectPlan(const InspectOptions &options, std::ostream &out) {
   MLA_ASSIGN_OR_RETURN(plan::Plan plan, plan::read(options.folder));
   out << "plan         " << options.folder.string() << ", written by "
       << plan.producer << "\n"
-      << "target       " << plan.target.name << ", " << plan.target.cpu
+      << "target       " << plan.target.name
+      << (plan.target.cpu.empty() ? "" : ", ") << plan.target.cpu
       << ", kernel ABI " << plan.target.kernelAbi << "\n";
-  out << "features    ";
+  if (plan.target.isHost())
+    out << "features    ";
   for (const std::string &feature : plan.target.features)
     out << " " << feature;
-  out << "\nmodel        " << plan.model.architecture << ", "
+  out << (plan.target.isHost() ? "\n" : "") << "model        " << plan.model.architecture << ", "
       << plan.model.layers << " layers, hidden size " << plan.model.hiddenSize
       << ", vocabulary " << plan.model.vocabSize << ", context "
       << plan.model.maxPositions << "\n";

@@ -165,6 +165,16 @@ public:
                                    int repeats) {
     return device->time(*module, launches, repeats);
   }
+  /// Runs launches of a prepared step and waits for them.
+  Status run(std::span<const hal::Dispatch> launches) {
+    MLA_RETURN_IF_ERROR(device->run(*module, launches));
+    return device->synchronize();
+  }
+  /// Device memory that reads as zero; to be gone before the engine is.
+  Result<std::unique_ptr<hal::Buffer>> allocate(uint64_t bytes,
+                                                const std::string &what) {
+    return device->allocate(bytes, hal::Access::Device, what);
+  }
   Result<hal::DeviceFacts> facts() { return device->facts(); }
 
 private:

@@ -93,6 +93,13 @@ void test_store_fp8_e4m3(const uint64_t *args, int64_t begin, int64_t end) {
   });
 }
 
+// (buffer, bytes, sink)
+void read_ceiling(const uint64_t *args, int64_t begin, int64_t end) {
+  const volatile float *x = pointer<const float>(args[0]);
+  for (int64_t i = begin; i < end; ++i)
+    (void)x[i];
+}
+
 // (cache, positions, sequence, page table, y, pages, width)
 void test_recall(const uint64_t *args, int64_t begin, int64_t end) {
   const int32_t *positions = pointer<const int32_t>(args[1]);

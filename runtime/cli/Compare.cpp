@@ -1,0 +1,300 @@
+//===- Compare.cpp - mla-run compare --------------------------------------===//
+//
+// Part of mla. Two plans of one model run the same steps, and every value that
+// both have a name for is compared as the launch that wrote it leaves it. Where
+// a kernel first goes wrong is then the value with a large error whose inputs
+// have small ones.
+//
+//===----------------------------------------------------------------------===//
+#include "mla/Support/Json.h"
+#include "runtime/cli/Commands.h"
+#include "runtime/cli/Support.h"
+#include "runtime/tokenizer/Tokenizer.h"
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+namespace mla::cli {
+namespace {
+
+constexpr uint64_t maxIdsBytes = uint64_t(64) << 20;
+
+/// What was found of one value, over all steps.
+struct Finding {
+  double error = 0; ///< The largest of ||a - b|| / ||a||.
+  int64_t step = 0; ///< In which it was, from 0.
+  double norm = 0;  ///< ||a|| there, a being the first plan's.
+  int64_t size = 0; ///< Elements there.
+  size_t place = 0; ///< Launch of the second plan that writes it.
+  std::string kernel;
+  int64_t notFinite[2] = {0, 0}; ///< Elements of each, in the worst step.
+};
+
+/// What was compared, and what could not be.
+struct Report {
+  std::map<std::string, Finding> values;
+  std::map<std::string, std::string> otherSizes;
+  Finding logits;
+  int64_t steps = 0;
+};
+
+int64_t countNotFinite(std::span<const float> values) {
+  return std::count_if(values.begin(), values.end(),
+                       [](float v) { return !std::isfinite(v); });
+}
+
+void compareValues(std::span<const float> a, std::span<const float> b,
+                   int64_t step, Finding &finding) {
+  int64_t bad[2] = {countNotFinite(a), countNotFinite(b)};
+  for (int i = 0; i < 2; ++i)
+    finding.notFinite[i] = std::max(finding.notFinite[i], bad[i]);
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!std::isfinite(a[i]) || !std::isfinite(b[i]))
+      continue; // Named by itself.
+    double d = static_cast<double>(a[i]) - b[i];
+    difference += d * d;
+    norm += static_cast<double>(a[i]) * a[i];
+  }
+  double error = norm > 0       ? std::sqrt(difference / norm)
+                 : difference > 0 ? INFINITY
+                                  : 0;
+  if (finding.size == 0 || error > finding.error) {
+    finding.error = error;
+    finding.step = step;
+    finding.norm = std::sqrt(norm);
+  }
+  finding.size = static_cast<int64_t>(a.size());
+}
+
+/// "w12": scratch that is no value of the graph.
+bool isScratch(std::string_view name) {
+  return name.size() > 1 && name[0] == 'w' &&
+         std::all_of(name.begin() + 1, name.end(),
+                     [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// The workspaces that `launch` is the last to write.
+std::vector<size_t> lastWritten(const plan::Plan &plan,
+                                const plan::Program &program, size_t launch) {
+  auto writes = [&](size_t l, std::vector<bool> &marked, bool value) {
+    const plan::Launch &at = program.launches[l];
+    const std::vector<plan::Parameter> &parameters =
+        plan.kernels[at.kernel].parameters;
+    for (size_t i = 0; i < at.arguments.size(); ++i)
+      if (auto *ref = std::get_if<plan::WorkspaceRef>(&at.arguments[i].value))
+        if (parameters[i].access != plan::Access::Read)
+          marked[ref->index] = value;
+  };
+  std::vector<bool> marked(program.workspaces.size());
+  writes(launch, marked, true);
+  for (size_t l = launch + 1; l < program.launches.size(); ++l)
+    writes(l, marked, false);
+  std::vector<size_t> result;
+  for (size_t i = 0; i < marked.size(); ++i)
+    if (marked[i] && !isScratch(program.workspaces[i].name))
+      result.push_back(i);
+  return result;
+}
+
+/// Calls `take` with each named value of a step, right after it is complete.
+template <typename Take>
+runtime::Engine::Observer observerOf(runtime::Engine &engine, Take take) {
+  // Which launch completes what, by program.
+  auto known = std::make_shared<
+      std::map<const plan::Program *, std::vector<std::vector<size_t>>>>();
+  return [&engine, take, known](const plan::Program &program,
+                                const plan::SymbolValues &symbols,
+                                size_t launch) -> Status {
+    std::vector<std::vector<size_t>> &written = (*known)[&program];
+    if (written.empty())
+      for (size_t l = 0; l < program.launches.size(); ++l)
+        written.push_back(lastWritten(engine.plan(), program, l));
+    for (size_t w : written[launch]) {
+      MLA_ASSIGN_OR_RETURN(std::vector<float> values,
+                           engine.readWorkspace(program, w, symbols));
+      take(program, launch, program.workspaces[w].name, std::move(values));
+    }
+    return {};
+  };
+}
+
+Result<std::vector<int32_t>> idsOf(const CompareOptions &options,
+                                   const plan::Plan &plan) {
+  if (options.random > 0)
+    return spreadIds(options.random, plan.model.vocabSize, options.seed);
+  if (!options.prompt.empty()) {
+    MLA_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
+                         Tokenizer::fromFile(options.plan));
+    return tokenizer->encode(options.prompt);
+  }
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(options.ids, error))
+    return parseIds(options.ids);
+  MLA_ASSIGN_OR_RETURN(std::string text, readFile(options.ids, maxIdsBytes));
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return parseIds(text);
+}
+
+/// Tokens that each plan takes in one run.
+int64_t largestRun(const plan::Plan &plan) {
+  int64_t largest = 1;
+  for (const plan::Program &program : plan.programs)
+    largest = std::max(largest, program.maxTokens);
+  return largest;
+}
+
+void print(const CompareOptions &options, const Report &report,
+           std::ostream &out) {
+  std::vector<std::pair<std::string, Finding>> order(report.values.begin(),
+                                                     report.values.end());
+  std::stable_sort(order.begin(), order.end(), [](auto &a, auto &b) {
+    return a.second.error > b.second.error;
+  });
+  if (options.json) {
+    auto toJson = [](const Finding &f) {
+      nlohmann::ordered_json json = {
+          {"relative_error", f.error}, {"step", f.step}, {"norm", f.norm},
+          {"elements", f.size},        {"launch", f.place},
+          {"kernel", f.kernel},        {"not_finite", f.notFinite[0]},
+          {"not_finite_other", f.notFinite[1]}};
+      if (!std::isfinite(f.error))
+        json["relative_error"] = "infinite";
+      return json;
+    };
+    nlohmann::ordered_json json = {{"steps", report.steps},
+                                   {"tolerance", options.tolerance},
+                                   {"logits", toJson(report.logits)}};
+    nlohmann::ordered_json &values = json["values"] =
+        nlohmann::ordered_json::object();
+    for (const auto &[name, finding] : order)
+      values[name] = toJson(finding);
+    json["other_sizes"] = report.otherSizes;
+    out << json.dump(2) << "\n";
+    return;
+  }
+  out << order.size() << " values in " << report.steps
+      << " steps; relative error, worst first:\n";
+  constexpr size_t shown = 20;
+  char line[160];
+  for (size_t i = 0; i < std::min(shown, order.size()); ++i) {
+    const Finding &f = order[i].second;
+    std::snprintf(line, sizeof line, "  %.2e  step %-4lld launch %-5zu ",
+                  f.error, static_cast<long long>(f.step), f.place);
+    out << line << order[i].first << "  (" << f.kernel << ")\n";
+  }
+  std::vector<std::pair<size_t, std::string>> bad;
+  for (const auto &[name, f] : order)
+    if (f.notFinite[0] != 0 || f.notFinite[1] != 0)
+      bad.emplace_back(f.place, name);
+  std::sort(bad.begin(), bad.end());
+  if (!bad.empty())
+    out << "NaN or infinite, in the order of launches:\n";
+  for (size_t i = 0; i < std::min(shown, bad.size()); ++i) {
+    const Finding &f = report.values.at(bad[i].second);
+    out << "  " << bad[i].second << ": " << f.notFinite[0] << " and "
+        << f.notFinite[1] << " of " << f.size << " (launch " << f.place << ", "
+        << f.kernel << ")\n";
+  }
+  if (bad.size() > shown)
+    out << "  and " << bad.size() - shown << " more\n";
+  for (const auto &[name, why] : report.otherSizes)
+    out << "not compared: " << name << ": " << why << "\n";
+  std::snprintf(line, sizeof line, "logits  %.3e  (step %lld)\n",
+                report.logits.error,
+                static_cast<long long>(report.logits.step));
+  out << line;
+}
+
+Status runSteps(const CompareOptions &options, runtime::Engine &first,
+                runtime::Engine &second, Report &report) {
+  MLA_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                       idsOf(options, first.plan()));
+  if (ids.empty())
+    return invalid("there are no tokens to compare with");
+  // What the first plan computed in this step.
+  std::map<std::string, std::vector<float>> values;
+  first.observe(observerOf(
+      first, [&](const plan::Program &, size_t, const std::string &name,
+                 std::vector<float> read) { values[name] = std::move(read); }));
+  second.observe(observerOf(
+      second, [&](const plan::Program &program, size_t launch,
+                  const std::string &name, std::vector<float> read) {
+        auto known = values.find(name);
+        if (known == values.end())
+          return;
+        if (known->second.size() != read.size()) {
+          report.otherSizes[name] = std::to_string(known->second.size()) +
+                                    " and " + std::to_string(read.size()) +
+                                    " elements";
+          return;
+        }
+        Finding &finding = report.values[name];
+        finding.place = launch;
+        finding.kernel =
+            second.plan().kernels[program.launches[launch].kernel].name;
+        compareValues(known->second, read, report.steps, finding);
+      }));
+
+  runtime::Sequence a = first.newSequence(), b = second.newSequence();
+  int64_t chunk =
+      std::min(largestRun(first.plan()), largestRun(second.plan()));
+  size_t prompt = ids.size(), done = 0;
+  while (done < prompt + static_cast<size_t>(options.decode)) {
+    size_t count = done < prompt ? std::min(prompt - done,
+                                            static_cast<size_t>(chunk))
+                                 : 1;
+    std::span<const int32_t> now = std::span(ids).subspan(done, count);
+    values.clear();
+    if (options.poison) {
+      MLA_RETURN_IF_ERROR(first.poisonWorkspace());
+      MLA_RETURN_IF_ERROR(second.poisonWorkspace());
+    }
+    runtime::StepSequence stepA{&a, now}, stepB{&b, now};
+    Result<runtime::Logits> logitsA = first.step({&stepA, 1});
+    if (!logitsA.ok())
+      return logitsA.status().withContext(options.plan.string());
+    Result<runtime::Logits> logitsB = second.step({&stepB, 1});
+    if (!logitsB.ok())
+      return logitsB.status().withContext(options.other.string());
+    std::span<const float> row = logitsA->row(0);
+    compareValues(row, logitsB->row(0), report.steps, report.logits);
+    ++report.steps;
+    done += count;
+    if (done >= prompt) // Both go on with the first plan's choice.
+      ids.push_back(static_cast<int32_t>(
+          std::max_element(row.begin(), row.end()) - row.begin()));
+  }
+  return {};
+}
+
+} // namespace
+
+Status compare(const CompareOptions &options, std::ostream &out) {
+  if (options.decode < 0 || options.random < 0)
+    return invalid("numbers of tokens must not be negative");
+  runtime::EngineOptions firstOptions = options.engine;
+  firstOptions.packed.clear(); // Those of the plan that is judged.
+  MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> first,
+                       runtime::Engine::load(options.plan, firstOptions));
+  MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> second,
+                       runtime::Engine::load(options.other, options.engine));
+  if (first->plan().model.vocabSize != second->plan().model.vocabSize)
+    return invalid("the plans are not of one model: vocabularies of " +
+                   std::to_string(first->plan().model.vocabSize) + " and " +
+                   std::to_string(second->plan().model.vocabSize));
+  Report report;
+  Status status = runSteps(options, *first, *second, report);
+  if (report.steps > 0 || !report.values.empty())
+    print(options, report, out); // After an error, what was seen before it.
+  MLA_RETURN_IF_ERROR(status);
+  if (!(report.logits.error <= options.tolerance))
+    return invalid("the logits differ by " +
+                   formatNumber(report.logits.error, 6) + " (relative), more "
+                   "than " + formatNumber(options.tolerance, 6));
+  return {};
+}
+
+} // namespace mla::cli

@@ -1,0 +1,228 @@
+//===- MeasureTest.cpp - mla-run compare, pack, bench --context -----------===//
+//
+// Part of mla. On the little model of TestKernels.cpp.
+//
+//===----------------------------------------------------------------------===//
+#include "TestPlan.h"
+#include "mla/Support/Json.h"
+#include "runtime/cli/Commands.h"
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <limits>
+#include <sstream>
+
+using namespace mla;
+using mla::test::TestPlan;
+
+namespace {
+
+/// Replaces the f32 at `offset` of a checkpoint's file.
+void overwrite(const TestPlan &plan, const char *file, int64_t offset,
+               float value) {
+  std::fstream out(plan.checkpoint() / file,
+                   std::ios::in | std::ios::out | std::ios::binary);
+  out.seekp(offset);
+  out.write(reinterpret_cast<const char *>(&value), sizeof value);
+}
+
+std::unique_ptr<JsonDocument> parsed(const std::string &text) {
+  auto json = JsonDocument::parseText(text, "output");
+  EXPECT_TRUE(json.ok()) << json.status().message() << text;
+  return json.ok() ? *std::move(json) : nullptr;
+}
+
+class CompareTest : public testing::Test {
+protected:
+  void SetUp() override {
+    a.write();
+    b.write();
+    options.plan = a.folder();
+    options.other = b.folder();
+    options.engine.threads = 2;
+    options.ids = "1,2,3,4,5";
+    options.json = true;
+  }
+  TestPlan a, b;
+  cli::CompareOptions options;
+  std::ostringstream out;
+};
+
+TEST_F(CompareTest, PlansThatAgree) {
+  options.decode = 3;
+  options.poison = true;
+  options.tolerance = 0;
+  // Tokens of a long prompt come in chunks that both plans take.
+  options.ids = "1";
+  for (int i = 0; i < 40; ++i)
+    options.ids += "," + std::to_string(i % 10);
+  Status status = cli::compare(options, out);
+  ASSERT_TRUE(status.ok()) << status.message();
+  auto json = parsed(out.str());
+  EXPECT_EQ(json->root()["steps"].integer(0, 100), 6); // 16, 16, 9, and 3.
+  EXPECT_EQ(json->root()["values"].size(), 2u);
+  JsonValue y = json->root()["values"]["y"];
+  EXPECT_EQ(y["relative_error"].number(), 0);
+  EXPECT_EQ(y["kernel"].string(), "test_recall");
+  EXPECT_EQ(y["launch"].integer(0, 10), 2);
+  EXPECT_GT(y["norm"].number(), 0);
+}
+
+TEST_F(CompareTest, TheFirstWrongValueIsSeen) {
+  overwrite(b, "b.safetensors", 11 + 4, 9.0F); // An expert: only the head.
+  Status status = cli::compare(options, out);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("the logits differ by"), std::string::npos);
+  auto json = parsed(out.str());
+  EXPECT_EQ(json->root()["values"]["x"]["relative_error"].number(), 0);
+  EXPECT_EQ(json->root()["values"]["y"]["relative_error"].number(), 0);
+  EXPECT_GT(json->root()["logits"]["relative_error"].number(), 0.02);
+  out.str("");
+  options.tolerance = 100;
+  EXPECT_TRUE(cli::compare(options, out).ok());
+  overwrite(b, "a.safetensors", 16 + 3 * 16, 50.0F); // Token 3.
+  out.str("");
+  options.tolerance = 1e9;
+  ASSERT_TRUE(cli::compare(options, out).ok());
+  json = parsed(out.str());
+  // x of five tokens: one of 20 values differs by 50 - (-1).
+  double norm = 0;
+  for (int64_t id = 1; id <= 5; ++id)
+    for (int64_t w = 0; w < TestPlan::width; ++w)
+      norm += test::embedding(id, w) * test::embedding(id, w);
+  EXPECT_NEAR(json->root()["values"]["x"]["relative_error"].number(),
+              std::fabs(50 - test::embedding(3, 0)) / std::sqrt(norm), 1e-6);
+}
+
+TEST_F(CompareTest, NaNIsNamedAlsoWhenItEndsTheRun) {
+  overwrite(b, "a.safetensors", 16 + 3 * 16,
+            std::numeric_limits<float>::quiet_NaN());
+  options.json = false;
+  Status status = cli::compare(options, out);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.code(), StatusCode::Numeric);
+  EXPECT_NE(out.str().find("x: 0 and 1 of 20 (launch 0, test_embed)"),
+            std::string::npos)
+      << out.str();
+}
+
+TEST_F(CompareTest, OtherShapesAreSaid) {
+  for (plan::Program &program : b.plan.programs)
+    program.workspaces[1].shape[1] = plan::Expr(TestPlan::width - 1);
+  for (plan::Program &program : b.plan.programs)
+    std::swap(program.workspaces[1].name, program.workspaces[0].name);
+  std::swap(b.plan.programs[0].workspaces[0].name,
+            b.plan.programs[0].workspaces[1].name);
+  b.write();
+  options.ids = "1,2,3";
+  (void)cli::compare(options, out);
+  auto json = parsed(out.str());
+  EXPECT_EQ(json->root()["other_sizes"]["y"].string(), "12 and 9 elements");
+}
+
+TEST_F(CompareTest, RefusesWhatCannotBeCompared) {
+  options.ids = "";
+  EXPECT_FALSE(cli::compare(options, out).ok());
+  options.ids = "1";
+  b.plan.model.vocabSize = 11;
+  for (plan::Program &program : b.plan.programs)
+    program.launches[3].arguments[4] = {plan::Expr(11)};
+  b.write();
+  Status status = cli::compare(options, out);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("vocabularies of 12 and 11"),
+            std::string::npos);
+}
+
+TEST_F(CompareTest, IdsFromAFile) {
+  std::filesystem::path file = a.folder() / "ids";
+  std::ofstream(file) << "1,2,\n3\n";
+  options.ids = file.string();
+  ASSERT_TRUE(cli::compare(options, out).ok());
+  EXPECT_EQ(parsed(out.str())->root()["values"]["x"]["elements"].integer(0, 99),
+            3 * TestPlan::width);
+}
+
+TEST(BenchContext, StepAndKernels) {
+  TestPlan files;
+  plan::Parameter bytes{plan::Parameter::Kind::Buffer, Format::F32,
+                        plan::Access::Read};
+  plan::Parameter scalar{plan::Parameter::Kind::Scalar, Format::F32,
+                         plan::Access::Read};
+  files.plan.kernels.push_back({"read_ceiling", {bytes, scalar, bytes}});
+  files.plan.model.vocabSize = TestPlan::nanToken; // Without that one.
+  for (plan::Program &program : files.plan.programs) {
+    program.launches[3].arguments[4] = {plan::Expr(TestPlan::nanToken)};
+    program.launches[3].weightBytes =
+        plan::Expr(TestPlan::expertCount * TestPlan::width * 4);
+  }
+  files.write();
+  cli::BenchOptions options;
+  options.plan = files.folder();
+  options.engine.threads = 2;
+  options.sequences = 3;
+  options.context = 100;
+  options.decodeTokens = 4;
+  options.kernelRepeats = 3;
+  options.json = true;
+  options.jsonFile = files.folder() / "bench.json";
+  std::ostringstream out;
+  Status status = cli::bench(options, out);
+  ASSERT_TRUE(status.ok()) << status.message();
+  auto json = parsed(out.str());
+  JsonValue root = json->root();
+  EXPECT_EQ(root["context"].integer(0, 1000), 100);
+  EXPECT_GT(root["step_seconds_wall"].number(), 0);
+  EXPECT_GT(root["step_seconds_device"].number(), 0);
+  EXPECT_GT(root["read_ceiling_bytes_per_second"].number(), 0);
+  constexpr int64_t row = TestPlan::width * 4;
+  int64_t cache = 3 * 101 * row, weights = TestPlan::expertCount * row;
+  EXPECT_EQ(root["step_bytes"].number(), double(cache + weights));
+  ASSERT_EQ(root["kernels"].size(), 4u);
+  for (JsonValue kernel : root["kernels"].elements()) {
+    std::string name = kernel["name"].string();
+    EXPECT_EQ(kernel["launches"].integer(0, 9), 1);
+    EXPECT_EQ(kernel["bytes"].number(), double(name == "test_recall" ? cache
+                                               : name == "test_head" ? weights
+                                                                     : 0))
+        << name;
+  }
+  Result<std::string> file = readFile(options.jsonFile);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(*file, out.str());
+  options.json = false;
+  out.str("");
+  ASSERT_TRUE(cli::bench(options, out).ok());
+  EXPECT_NE(out.str().find("test_recall"), std::string::npos) << out.str();
+  options.context = 1000; // Beyond the model's context.
+  EXPECT_FALSE(cli::bench(options, out).ok());
+}
+
+TEST(PackCommand, WritesAFile) {
+  TestPlan files;
+  files.plan.target.name = "sm_90a";
+  for (plan::Kernel &kernel : files.plan.kernels)
+    kernel.threads = 32;
+  files.plan.weights[0].layout = plan::Layout::Rows;
+  files.plan.weights[0].slice = {.format = Format::F32,
+                                 .rows = TestPlan::vocab,
+                                 .columns = TestPlan::width,
+                                 .blockRows = TestPlan::vocab};
+  files.write();
+  cli::PackOptions options;
+  options.plan = files.folder();
+  options.output = files.folder() / "weights.pack";
+  std::ostringstream err;
+  Status status = cli::pack(options, err);
+  ASSERT_TRUE(status.ok()) << status.message();
+  constexpr uint64_t bytes = TestPlan::vocab * TestPlan::width * 4;
+  EXPECT_EQ(std::filesystem::file_size(options.output),
+            4096 + (bytes + 255) / 256 * 256);
+  options.checkpoint = files.folder(); // Holds no such files.
+  options.output = files.folder() / "other.pack";
+  EXPECT_FALSE(cli::pack(options, err).ok());
+  EXPECT_FALSE(std::filesystem::exists(options.output));
+}
+
+} // namespace
