@@ -7,7 +7,7 @@
 // best logits (candidates), found by bisection of the keys. Bound by latency; all
 // slices together read the row once at the rate of the whole chip.
 //
-// `second`: one block of 1,024 threads a row. Greedy rows take the best of the
+// `second`: one block of 512 threads a row. Greedy rows take the best of the
 // slices. Without top-k and top-p the id is found by halving ranges of ids, about
 // one reading of the row. Otherwise the candidates, up to 5,120 in 80 KB of shared
 // memory, are cut by bisection of ranks: 32 or 54 sums over them for each of top-k,
@@ -148,7 +148,7 @@ Kernel argmax(KernelSite site, int64_t vocab) {
 //===----------------------------------------------------------------------===//
 
 constexpr int64_t sliceLogits = 4096, sliceThreads = 256;
-constexpr int64_t mostCandidates = 5120, rowThreads = 1024;
+constexpr int64_t mostCandidates = 5120, rowThreads = 512;
 constexpr int64_t idBits = 22; ///< of a rank; a key's 32 are above. 2^22 weights
                                ///< of 2^40 are less than an i64
 constexpr int64_t rankBits = 32 + idBits;
@@ -335,7 +335,8 @@ private:
 
   V sumCandidates(V count, Measure measure);
   V sumLogits(Measure measure);
-  std::pair<V, V> ofLogit(V at);
+  std::pair<V, V> ofLogit(V v, V at);
+  V sumRange(V first, V end, int64_t stride, Measure measure);
   V firstAbove(Sum sum, V byId, V limit, V threshold, bool counts);
   V keepCandidates(V count, V cut, V least);
   V share(V fraction, V total);
@@ -363,20 +364,35 @@ V RowSampler::sumCandidates(V count, Measure measure) {
   return blockSum64(k, mine, scratch);
 }
 
-/// Rank and weight of the logit of id `at`; -inf has noRank and 0.
-std::pair<V, V> RowSampler::ofLogit(V at) {
-  V v = k.loadF32(logits + at * 4);
+/// Rank and weight of the logit `v` of id `at`; -inf has noRank and 0.
+std::pair<V, V> RowSampler::ofLogit(V v, V at) {
   V key = orderKey(k, v) ^ 0x7FFFFFFF; // descending, unsigned
   V rank = (k.to64(key) << idBits) | k.to64(at);
   V weight = toWhole(k, weightOf(k, v, largest, p->scale));
   return {k.select(v > k.f32(-infinity), rank, k.i64(noRank)), weight};
 }
+/// This thread's part of the sum over ids first, first + stride, ... below `end`:
+/// 8 loads in flight.
+V RowSampler::sumRange(V first, V end, int64_t stride, Measure measure) {
+  constexpr int64_t atOnce = 8;
+  return k.loop(
+      first, end, stride * atOnce, {k.i64(0)}, [&](V base, ArrayRef<V> acc) {
+        Vs ids, loaded;
+        for (int64_t i = 0; i < atOnce; ++i) {
+          ids.push_back(base + i * stride);
+          V at = k.select(ids[i] < end, ids[i], base);
+          loaded.push_back(k.loadF32(logits + at * 4));
+        }
+        V sum = acc[0];
+        for (auto [id, v] : llvm::zip(ids, loaded)) {
+          auto [rank, weight] = ofLogit(v, id);
+          sum = sum + k.select(id < end, measure(rank, weight), k.i64(0));
+        }
+        return Vs{sum};
+      })[0];
+}
 V RowSampler::sumLogits(Measure measure) {
-  V mine = k.loop(k.thread(), k.i32(vocab), rowThreads, {k.i64(0)},
-                  [&](V i, ArrayRef<V> acc) {
-                    auto [rank, weight] = ofLogit(i);
-                    return Vs{acc[0] + measure(rank, weight)};
-                  })[0];
+  V mine = sumRange(k.thread(), k.i32(vocab), rowThreads, measure);
   return blockSum64(k, mine, scratch);
 }
 
@@ -469,13 +485,11 @@ V RowSampler::drawById(V cut, V lightest) {
         V each = k.ceilDiv(length, warps);
         V low = k.minimum(k.warp() * each, length);
         V high = k.minimum(low + each, length);
-        V mine = k.loop(start + low + k.lane(), start + high, 32, {k.i64(0)},
-                        [&](V i, ArrayRef<V> acc) {
-                          auto [rank, weight] = ofLogit(i);
-                          V in = (cut >= rank) & (weight >= lightest);
-                          return Vs{acc[0] +
-                                    k.select(in, weight, k.i64(0))};
-                        })[0];
+        V mine = sumRange(start + low + k.lane(), start + high, 32,
+                          [&](V rank, V weight) {
+                            V in = (cut >= rank) & (weight >= lightest);
+                            return k.select(in, weight, k.i64(0));
+                          });
         mine = warpSum64(k, mine);
         k.when(k.lane() == 0, [&] { k.store(scratch + k.warp() * 8, mine); });
         k.barrier();
