@@ -28,6 +28,57 @@ static LogicalResult verifyVector(Operation *op, StringRef label,
                     dim(weight, 0));
 }
 
+/// C4 to C6 of mla.weight.
+static LogicalResult verifySlice(WeightOp op, SliceAttr slice,
+                                 WeightType type) {
+  constexpr int64_t most = int64_t(1) << 31;
+  int64_t blocks = slice.getBlocks(), blockRows = slice.getBlockRows();
+  int64_t stride = slice.getRowStride(), firstRow = slice.getFirstRow();
+  int64_t firstColumn = slice.getFirstColumn();
+  for (int64_t size : {slice.getRows(), slice.getColumns(), blocks, blockRows})
+    if (size < 1 || size > most)
+      return op.emitOpError("C4: expected sizes from 1 to 2^31, found ")
+             << slice;
+  for (int64_t place : {firstRow, firstColumn, stride})
+    if (place < 0 || place > most)
+      return op.emitOpError("C4: expected places from 0 to 2^31, found ")
+             << slice;
+  if (blocks > 1 && stride < blockRows)
+    return op.emitOpError("C4: expected runs that do not overlap, found ")
+           << blockRows << " rows at a stride of " << stride;
+  int64_t lastRow = firstRow + (blocks - 1) * stride + blockRows;
+  if (lastRow > slice.getRows())
+    return op.emitOpError("C4: expected rows inside of ")
+           << slice.getRows() << ", found the slice to end at " << lastRow;
+
+  ArrayRef<int64_t> shape = type.getShape();
+  int64_t rows = shape.size() == 1 ? 1 : shape[shape.size() - 2];
+  int64_t lastColumn = firstColumn + shape.back();
+  if (failed(expectSize(op, "C5", "a number of rows", blocks * blockRows, rows)))
+    return failure();
+  if (lastColumn > slice.getColumns())
+    return op.emitOpError("C5: expected columns inside of ")
+           << slice.getColumns() << ", found the slice to end at "
+           << lastColumn;
+
+  int64_t group = scaleGroup(type.getFormat());
+  auto cut = [&](int64_t first, int64_t last, int64_t size) {
+    return first % group || (last % group && last != size);
+  };
+  if (cut(firstColumn, lastColumn, slice.getColumns()))
+    return op.emitOpError("C6: expected columns in whole groups of ")
+           << group << ", found " << firstColumn << " to " << lastColumn;
+  if (type.getFormat() != Format::FP8Block)
+    return success();
+  for (int64_t b = 0; b < blocks; ++b) {
+    int64_t first = firstRow + b * stride;
+    if (cut(first, first + blockRows, slice.getRows()))
+      return op.emitOpError("C6: expected rows in whole groups of ")
+             << group << ", found " << first << " to " << first + blockRows;
+  }
+  return success();
+}
+
 LogicalResult WeightOp::verify() {
   auto type = cast<WeightType>(getType());
   SmallVector<StringRef> names{getTensor()};
@@ -45,6 +96,8 @@ LogicalResult WeightOp::verify() {
     return failure();
   if (getReciprocalGlobal() && type.getFormat() != Format::NVFP4)
     return emitOpError("C3: reciprocal_global is of nvfp4, found ") << type;
+  if (SliceAttr slice = getSliceAttr())
+    return verifySlice(*this, slice, type);
   return success();
 }
 

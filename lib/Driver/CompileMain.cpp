@@ -3,6 +3,7 @@
 // Part of mla.
 //
 //===----------------------------------------------------------------------===//
+#include "mla/Dialect/MLA.h"
 #include "mla/Driver/Compile.h"
 #include "mla/Driver/Driver.h"
 #include "mla/Target/Lowering.h"
@@ -47,13 +48,14 @@ static std::string footer() {
   std::string text = "Stages:\n";
   for (const StageInfo &info : stages()) {
     std::string name = info.name.str();
-    name.resize(10, ' ');
+    name.resize(12, ' ');
     text += "  " + name + info.description.str() + "\n";
   }
   return text +
          "\nExamples:\n"
          "  mla-compile -o kjv.plan                    the bundled model\n"
          "  mla-compile DeepSeek-V2-Lite -o v2.plan    a Hugging Face folder\n"
+         "  mla-compile DeepSeek-V2-Lite -o v2.plan --target sm_120a\n"
          "  mla-compile config.json --no-weights --stop-after=fuse\n"
          "\nExit status: 0 done, 1 the model could not be compiled, 2 wrong "
          "usage.\n";
@@ -76,8 +78,9 @@ int mla::compileMain(int argc, char **argv) {
                "mla-run executes.",
                "mla-compile");
   app.add_option("MODEL", model,
-                 "Model folder (config.json, *.safetensors), or a lone "
-                 "config.json; the bundled kjv-tiny if left out")
+                 "Model folder (config.json, *.safetensors), a lone "
+                 "config.json, or a step function as .mlir; the bundled kjv-tiny "
+                 "if left out")
       ->type_name("");
   app.add_option("-o,--output", output,
                  "Folder of the plan; with --stop-after the file for the IR")
@@ -86,6 +89,10 @@ int mla::compileMain(int argc, char **argv) {
       ->type_name("NAME")
       ->capture_default_str()
       ->check(CLI::IsMember(targetNames()).description(""));
+  app.add_option("--max-context", options.maxContext,
+                 "Most tokens of a sequence (default: the model's)")
+      ->type_name("N")
+      ->check(between(1, int64_t(1) << 31));
   app.add_option("--cpu", options.cpu, "CPU that the kernels may rely on")
       ->type_name("NAME")
       ->capture_default_str();
@@ -102,10 +109,30 @@ int mla::compileMain(int argc, char **argv) {
           ->capture_default_str()
           ->check(between(1, int64_t(1) << 20));
 
+  std::string several = "Several ranks";
+  app.add_option("--ranks", options.pipeline.ranks,
+                 "Share the model among this many ranks (tensor parallel)")
+      ->type_name("N")
+      ->group(several)
+      ->check(between(1, maxRanks));
+  auto *rank = app.add_option("--rank", options.pipeline.rank,
+                              "Compile what this one of them does, from 0 on")
+                   ->type_name("R")
+                   ->group(several)
+                   ->check(between(0, maxRanks - 1));
+  std::string collectives = "exchange";
+  app.add_option("--collectives", collectives,
+                 "exchange, or local: nothing is exchanged, to measure one rank "
+                 "alone; what it computes means nothing")
+      ->type_name("KIND")
+      ->group(several)
+      ->capture_default_str()
+      ->check(CLI::IsMember({"exchange", "local"}).description(""));
+
   std::string cache = "auto";
   app.add_option("--kv-cache-dtype", cache,
                  "Format of the latent cache: auto (what the checkpoint asks "
-                 "for, else f32), f32, bf16, f16, fp8_e4m3")
+                 "for, else f32 on the host, bf16 on a GPU), f32, bf16, f16, fp8_e4m3")
       ->type_name("FORMAT")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16", "fp8_e4m3"})
@@ -179,6 +206,19 @@ int mla::compileMain(int argc, char **argv) {
     (*sequences ? pipeline.maxStepTokens : pipeline.maxSequences) =
         *sequences ? pipeline.maxSequences : pipeline.maxStepTokens;
   }
+
+  if (pipeline.ranks > 1) {
+    if (!*rank)
+      return complain("--ranks needs --rank: whose share is compiled?");
+    if (pipeline.rank >= pipeline.ranks)
+      return complain("--rank is not below --ranks");
+    if (plain)
+      return complain("--plain and --ranks exclude each other: only the fused "
+                      "graph can be shared");
+  } else if (*rank || collectives == "local") {
+    return complain("--rank and --collectives need several --ranks");
+  }
+  pipeline.localCollectives = collectives == "local";
 
   llvm::Error error = compile(options, llvm::outs(), llvm::errs());
   if (!error)

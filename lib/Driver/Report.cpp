@@ -59,12 +59,17 @@ void mla::printReport(ModuleOp module, const ModelConfig &config,
   }
   size_t kernels = 0;
   if (auto inner = module.lookupSymbol<ModuleOp>("kernels"))
-    for (auto kernel : inner.getOps<func::FuncOp>())
-      kernels += !kernel.isDeclaration();
+    kernels = llvm::count_if(inner.getOps(), [](Operation &op) {
+      return op.hasAttr("mla.access");
+    });
 
   out << "model    " << config.architectureName << ", " << config.layers
       << " layers, hidden " << config.hiddenSize << ", vocabulary "
       << config.vocabSize << "\n";
+  if (auto ranks = module->getAttrOfType<IntegerAttr>(ranksAttr))
+    out << "rank     "
+        << module->getAttrOfType<IntegerAttr>(rankAttr).getInt() << " of "
+        << ranks.getInt() << ": weights, scratch and kernels are its own\n";
   out << "weights  " << bytesText(total) << " (";
   llvm::interleaveComma(byFormat, out, [&](const auto &entry) {
     out << llvm::StringRef(formatName(entry.first)) << " "

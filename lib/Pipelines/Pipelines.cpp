@@ -8,6 +8,8 @@
 //===----------------------------------------------------------------------===//
 #include "mla/Pipelines/Pipelines.h"
 #include "mla/CodeGen/Host/Passes.h"
+#include "mla/CodeGen/NVVM/Passes.h"
+#include "mla/Target/Gpu.h"
 #include "mla/Transforms/Passes.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassOptions.h"
@@ -54,6 +56,25 @@ void mla::buildFusePipeline(OpPassManager &pm, const PipelineOptions &options) {
 }
 
 //===----------------------------------------------------------------------===//
+// distribute: the model -> what one of several ranks does of it
+//===----------------------------------------------------------------------===//
+
+void mla::buildDistributePipeline(OpPassManager &pm,
+                                  const PipelineOptions &options) {
+  // After the fusions, as it cuts the chains that they make: attention can be
+  // cut by heads without an exchange only once the cache holds latents. Before
+  // lowerings are chosen, since these depend on the sizes that a rank has.
+  if (options.ranks != 1) {
+    DistributePassOptions distribute;
+    distribute.ranks = options.ranks;
+    distribute.rank = options.rank;
+    distribute.local = options.localCollectives;
+    pm.addPass(createDistributePass(distribute));
+  }
+  pm.addPass(createVerifyDistributedPass());
+}
+
+//===----------------------------------------------------------------------===//
 // select: one lowering for each op, or a refusal with reasons
 //===----------------------------------------------------------------------===//
 
@@ -68,6 +89,14 @@ void mla::buildSelectPipeline(OpPassManager &pm,
   // After all graph rewrites, since a choice made for an op is void once the op
   // changes. This is where a model that the target cannot run is refused,
   // before any code is generated, and by name: which op, which candidate, why.
+  // A GPU has no kernel that attends to chosen positions, and needs none while
+  // an indexer chooses all of them. The host keeps the indexer: it is the oracle.
+  if (lookupGpu(options.target)) {
+    FoldIndexerPassOptions fold;
+    fold.maxContext = options.maxContext;
+    pm.addPass(createFoldIndexerPass(fold));
+  }
+
   SelectLoweringPassOptions select;
   select.target = options.target;
   pm.addPass(createSelectLoweringPass(select));
@@ -82,13 +111,26 @@ void mla::buildLowerPipeline(OpPassManager &pm,
                              const PipelineOptions &options) {
   // Decoding steps are small, prompts come in large chunks. A program for
   // small steps has less scratch memory and finer grids.
-  constexpr int64_t smallStep = 16;
-  LowerToHostPassOptions lower;
-  if (options.maxStepTokens > smallStep)
-    lower.stepTokens.push_back(smallStep);
-  lower.stepTokens.push_back(options.maxStepTokens);
-  lower.maxSequences = options.maxSequences;
-  pm.addPass(createLowerToHostPass(lower));
+  auto buckets = [&](ArrayRef<int64_t> smaller) {
+    SmallVector<int64_t> tokens(smaller);
+    llvm::erase_if(tokens, [&](int64_t n) { return n >= options.maxStepTokens; });
+    tokens.push_back(options.maxStepTokens);
+    return tokens;
+  };
+  if (lookupGpu(options.target)) {
+    // One token has kernels of its own, up to 64 fit the small forms.
+    LowerToNVVMPassOptions lower;
+    lower.target = options.target;
+    lower.stepTokens = buckets({1, 8, 64});
+    lower.maxSequences = options.maxSequences;
+    lower.maxContext = options.maxContext;
+    pm.addPass(createLowerToNVVMPass(lower));
+  } else {
+    LowerToHostPassOptions lower;
+    lower.stepTokens = buckets({16});
+    lower.maxSequences = options.maxSequences;
+    pm.addPass(createLowerToHostPass(lower));
+  }
 
   // Only now is it known which buffers there are and which launches use them.
   PlanMemoryPassOptions memory;
@@ -111,6 +153,8 @@ void mla::buildPipeline(Stage stage, OpPassManager &pm,
     return buildImportPipeline(pm);
   case Stage::Fuse:
     return buildFusePipeline(pm, options);
+  case Stage::Distribute:
+    return buildDistributePipeline(pm, options);
   case Stage::Select:
     return buildSelectPipeline(pm, options);
   case Stage::Lower:
@@ -126,6 +170,8 @@ ArrayRef<StageInfo> mla::stages() {
        "the model as one plain op for each Hugging Face module"},
       {Stage::Fuse, "fuse",
        "attention over latents, MLPs and experts as one op each"},
+      {Stage::Distribute, "distribute",
+       "what one of several ranks does, and what ranks exchange"},
       {Stage::Select, "select",
        "the lowering of each op, chosen from the target's table"},
       {Stage::Lower, "lower", "launches over planned buffers, and kernels"},
@@ -165,6 +211,18 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
                            llvm::cl::desc("Bound of pages of a sequence"),
                            llvm::cl::init(defaults.maxPages)};
 
+  Option<int64_t> maxContext{*this, "max-context",
+                             llvm::cl::desc("Bound of tokens of a sequence"),
+                             llvm::cl::init(defaults.maxContext)};
+  Option<int64_t> ranks{*this, "ranks", llvm::cl::desc("Number of ranks"),
+                        llvm::cl::init(defaults.ranks)};
+  Option<int64_t> rank{*this, "rank", llvm::cl::desc("Rank to compile for"),
+                       llvm::cl::init(defaults.rank)};
+  Option<bool> localCollectives{
+      *this, "local-collectives",
+      llvm::cl::desc("Collectives exchange nothing"),
+      llvm::cl::init(defaults.localCollectives)};
+
   Option<std::string> cacheFormat{*this, "cache-format",
                                   llvm::cl::desc("Format of latent caches"),
                                   llvm::cl::init("f32")};
@@ -177,6 +235,10 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
     options.maxStepTokens = maxStepTokens;
     options.maxSequences = maxSequences;
     options.maxPages = maxPages;
+    options.maxContext = maxContext;
+    options.ranks = ranks;
+    options.rank = rank;
+    options.localCollectives = localCollectives;
     // The pass refuses what is no format of a cache.
     options.cacheFormat =
         parseFormat(std::string_view(cacheFormat)).value_or(Format::I32);

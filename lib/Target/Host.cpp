@@ -44,6 +44,15 @@ static Refusal needsPlainWeights(Operation *op) {
 /// the latent caches may be in any.
 static Refusal any(Operation *) { return std::nullopt; }
 
+/// Ranks on the host do not exchange rows.
+template <typename Op> static Refusal needsLocal(Operation *op) {
+  auto collective = cast<Op>(op);
+  if (collective.getLocal())
+    return std::nullopt;
+  return "needs local collectives, found an exchange among " +
+         std::to_string(collective.getRanks()) + " ranks";
+}
+
 const Target &mla::hostTarget() {
   static const Lowering lowerings[] = {
       {"embedding", "mla.embedding", needsPlainWeights},
@@ -68,6 +77,8 @@ const Target &mla::hostTarget() {
       {"route", "mla.route", needsPlainWeights},
       {"experts", "mla.experts", any},
       {"moe", "mla.moe", any},
+      {"all_reduce_local", "mla.all_reduce", needsLocal<AllReduceOp>},
+      {"all_gather_local", "mla.all_gather", needsLocal<AllGatherOp>},
   };
   static const Target host{"host", lowerings};
   return host;

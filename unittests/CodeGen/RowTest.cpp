@@ -33,6 +33,27 @@ TEST(Embedding, CopiesRows) {
   kernels.run();
 }
 
+TEST(Repeat, CopiesARowSeveralTimes) {
+  Kernels kernels;
+  for (int64_t width : widths)
+    for (int64_t copies : {1, 2, 5})
+      kernels.check(host::repeat(kernels.site(), width, copies),
+                    [=](const Kernel &k, Random &random) {
+                      Buffer x =
+                          Buffer::uniform(Format::F32, tokens * width, random);
+                      Buffer y =
+                          Buffer::output(Format::F32, tokens * width * copies);
+                      k(tokens, {x, y});
+                      std::vector<double> expected;
+                      for (int64_t t = 0; t < tokens; ++t)
+                        for (int64_t i = 0; i < copies; ++i)
+                          for (double v : x.values(t * width, width))
+                            expected.push_back(v);
+                      expectEqual(y, expected);
+                    });
+  kernels.run();
+}
+
 TEST(RMSNorm, EqualsReference) {
   Kernels kernels;
   int64_t i = 0;

@@ -151,6 +151,59 @@ def MLA_RoutingAttr : AttrDef<MLA_Dialect, "Routing"> {
   let assemblyFormat = "`<` struct(params) `>`";
 }
 
+def MLA_ViewLayout : I32EnumAttr<"ViewLayout", "how a view lies in device memory", [
+  I32EnumAttrCase<"Rows", 0, "rows">, I32EnumAttrCase<"Packed", 1, "packed">]> {
+  let cppNamespace = "::mla";
+  let genSpecializedAttr = 0;
+}
+
+def MLA_ViewAttr : AttrDef<MLA_Dialect, "View"> {
+  let mnemonic = "view";
+  let summary = "Which part of a weight a launch reads, and how it lies in memory";
+  let description = [{
+    The attribute `view` of a `mla.get_weight` in a program of a GPU. `blocks`
+    runs of `block_rows` rows of the weight, the first at row `first`, each
+    `stride` rows below the one before; with `transposed` each run is transposed.
+    In device memory elements are in `format` (that of the weight, or bf16 or f32,
+    to which it is then converted when the plan is loaded), row by row or `packed`
+    (include/mla/Quant/Pack.h).
+
+    Example: the key half of kv_b, head by head:
+    `#mla.view<layout = packed, format = "bf16", first = 0, blocks = 8, block_rows = 128, stride = 256, transposed = true>`
+  }];
+  let parameters = (ins
+    "::mla::ViewLayout":$layout, StringRefParameter<>:$format,
+    "int64_t":$first, "int64_t":$blocks, "int64_t":$block_rows, "int64_t":$stride,
+    "bool":$transposed);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+
+def MLA_SliceAttr : AttrDef<MLA_Dialect, "Slice"> {
+  let mnemonic = "slice";
+  let summary = "Which part of a checkpoint's matrix a rank has";
+  let description = [{
+    `rows` and `columns` are those of the checkpoint's tensor, of each tensor of
+    a stack; a vector is a matrix of one row. Taken are `blocks` runs of
+    `block_rows` rows, the first at `first_row`, each `row_stride` below the one
+    before, and of these the columns from `first_column` on, as many as the
+    weight's type has. The plan has the same structure (`plan::Slice`).
+
+    Rank 3 of 8, an eighth of the rows of one matrix and of the columns of another:
+    ```mlir
+    #mla.slice<rows = 2048, columns = 7168, first_row = 768, block_rows = 256>
+    #mla.slice<rows = 7168, columns = 2048, first_column = 768, block_rows = 7168>
+    ```
+  }];
+  let parameters = (ins
+    "int64_t":$rows, "int64_t":$columns,
+    DefaultValuedParameter<"int64_t", "0">:$first_row,
+    DefaultValuedParameter<"int64_t", "0">:$first_column,
+    DefaultValuedParameter<"int64_t", "1">:$blocks,
+    "int64_t":$block_rows,
+    DefaultValuedParameter<"int64_t", "0">:$row_stride);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+
 //===----------------------------------------------------------------------===//
 // Constraints and base classes
 //===----------------------------------------------------------------------===//

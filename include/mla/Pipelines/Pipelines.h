@@ -24,7 +24,7 @@ class OpPassManager;
 namespace mla {
 
 /// In the order in which they run.
-enum class Stage { Import, Fuse, Select, Lower, Emit };
+enum class Stage { Import, Fuse, Distribute, Select, Lower, Emit };
 
 struct StageInfo {
   Stage stage;
@@ -40,6 +40,10 @@ llvm::StringRef stageName(Stage stage);
 struct PipelineOptions {
   std::string target = "host";
   bool fuse = true; ///< false: the plain graph goes on as it is, to compare
+  /// The model is compiled for rank `rank` of `ranks`.
+  int64_t ranks = 1, rank = 0;
+  /// Collectives exchange nothing: one rank is measured alone.
+  bool localCollectives = false;
   /// Of the latent caches; with fp8_e4m3 one scale a layer, or one for all.
   Format cacheFormat = Format::F32;
   std::vector<float> cacheScales;
@@ -47,11 +51,14 @@ struct PipelineOptions {
   int64_t maxStepTokens = 256;
   int64_t maxSequences = 64;
   int64_t maxPages = 1; ///< of one sequence
+  int64_t maxContext = 1; ///< tokens of one sequence
 };
 
 /// What follows after the front end has made the module.
 void buildImportPipeline(mlir::OpPassManager &pm);
 void buildFusePipeline(mlir::OpPassManager &pm, const PipelineOptions &options);
+void buildDistributePipeline(mlir::OpPassManager &pm,
+                             const PipelineOptions &options);
 void buildSelectPipeline(mlir::OpPassManager &pm,
                          const PipelineOptions &options);
 void buildLowerPipeline(mlir::OpPassManager &pm,

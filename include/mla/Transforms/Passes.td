@@ -142,6 +142,94 @@ def VerifyFusedPass : Pass<"mla-verify-fused", "::mlir::ModuleOp"> {
 }
 
 //===----------------------------------------------------------------------===//
+// Distribute
+//===----------------------------------------------------------------------===//
+
+def DistributePass : Pass<"mla-distribute", "::mlir::ModuleOp"> {
+  let summary = "Makes the graph that one of several ranks runs";
+  let description = [{
+    Tensor parallelism over the fused graph. A chain of ops that is wide in its
+    middle is cut there: a rank has some of the rows of the first matrices, the
+    same columns of the last one, and computes a summand of the chain's result,
+    which one `mla.all_reduce` adds up.
+
+    | chain | a rank has |
+    | --- | --- |
+    | q_b or q_proj, `absorb_query`, `latent_attention`, `expand_value`, o_proj | heads / ranks: rows of q and kv_b, columns of o_proj |
+    | `gated_linear`, down | inner columns / ranks: rows of gate and up, columns of down |
+    | `moe`, `experts` | the same of every expert, and of the shared expert |
+    | `lm_head` | rows of the vocabulary, joined by `mla.all_gather` |
+
+    Every rank has all of the rest: embedding, norms, q_a, kv_a, routers,
+    indexers, and the caches of latents and of indexer keys. So attention needs
+    no exchange of its own, and each rank routes tokens alike.
+
+    Before:
+    ```mlir
+    mla.weight @gate : !mla.weight<128x64xbf16> from "gate"
+    mla.weight @up : !mla.weight<128x64xbf16> from "up"
+    mla.weight @down : !mla.weight<64x128xbf16> from "down"
+    ...
+    %s = mla.gated_linear %x, %gate, %up : (...) -> tensor<?x128xf32>
+    %y = mla.linear %s, %down : (...) -> tensor<?x64xf32>
+    ```
+    After, for rank 1 of 2:
+    ```mlir
+    module attributes {mla.rank = 1 : i64, mla.ranks = 2 : i64}
+    mla.weight @gate : !mla.weight<64x64xbf16> from "gate" slice <rows = 128, columns = 64, first_row = 64, block_rows = 64>
+    mla.weight @up : !mla.weight<64x64xbf16> from "up" slice <rows = 128, columns = 64, first_row = 64, block_rows = 64>
+    mla.weight @down : !mla.weight<64x64xbf16> from "down" slice <rows = 64, columns = 128, first_column = 64, block_rows = 64>
+    ...
+    %s = mla.gated_linear %x, %gate, %up : (...) -> tensor<?x64xf32>
+    %y = mla.linear %s, %down : (...) -> tensor<?x64xf32>
+    %z = mla.all_reduce %y {ranks = 2 : i64} : tensor<?x64xf32>
+    ```
+    Where two sums are added, as those of experts and of a shared expert that
+    stayed outside, the summands are added first and one collective is left. A
+    weight with other users, as a head that is tied to the embedding, stays
+    whole for them, and the part is a declaration of its own, `@name.part`.
+
+    An error, before anything changes, if heads, rows or columns do not divide
+    by the ranks, or not in whole groups of scales; it says which numbers of
+    ranks do. Leaves alone, with a remark that says why, a chain whose values
+    have other users, whose weights are not declared, or that is not fused: each
+    rank then computes all of it. With one rank nothing changes.
+  }];
+  let options = [
+    Option<"ranks", "ranks", "int64_t", "1", "Number of ranks">,
+    Option<"rank", "rank", "int64_t", "0", "Whose graph is made">,
+    Option<"local", "local", "bool", "false", "Collectives exchange nothing, for measuring one rank alone">
+  ];
+  let statistics = [
+    Statistic<"numAttentions", "attentions-shared", "Attentions whose heads are shared">,
+    Statistic<"numMLPs", "mlps-shared", "MLPs whose inner columns are shared">,
+    Statistic<"numExperts", "experts-shared", "Layers of experts whose inner columns are shared">,
+    Statistic<"numReductions", "reductions", "Sums over the ranks">,
+    Statistic<"numGathers", "gathers", "Rows joined from the ranks">,
+    Statistic<"numKept", "chains-kept", "Chains that every rank computes">
+  ];
+}
+
+def VerifyDistributedPass : Pass<"mla-verify-distributed", "::mlir::ModuleOp"> {
+  let summary = "Checks that each value that crosses ranks does so in one collective";
+  let description = [{
+    Follows through the function what a rank has of each value: all of it, some
+    of its columns, or a summand. Parts of weights decide where such values
+    begin, and only a collective makes them whole again. An error is
+    - an op that needs whole rows and gets a part or a summand,
+    - columns that meet a matrix of which the rank has other columns, or heads
+      of which it has others,
+    - an `mla.moe` of which only some weights are parts,
+    - a collective of what is whole already, or of another number of ranks than
+      the module's, or whose columns are not those of the module's rank,
+    - two sums that are only added, where one collective would do.
+
+    A module without `mla.ranks` has no collective and only whole values.
+    Changes nothing.
+  }];
+}
+
+//===----------------------------------------------------------------------===//
 // Select
 //===----------------------------------------------------------------------===//
 
@@ -165,6 +253,31 @@ def SetCacheFormatPass : Pass<"mla-set-cache-format", "::mlir::ModuleOp"> {
     ListOption<"scales", "scales", "double", "Scales of the FP8 caches: one each, or one for all">
   ];
   let statistics = [Statistic<"numCaches", "caches", "Latent caches set to the format">];
+}
+
+def FoldIndexerPass : Pass<"mla-fold-indexer", "::mlir::ModuleOp"> {
+  let summary = "Removes indexers that choose every position there can be";
+  let description = [{
+    An indexer whose `topk` is not below the longest context chooses all
+    positions up to a token's own, so attention to what it selects is attention to
+    everything. The selection goes, and with it what only it needs: the indexer,
+    its projections and norms, its cache, their weights.
+
+    Before:
+    ```mlir
+    %s = mla.indexer %qi, %wi, %ki, %batch {heads = 4 : i64, topk = 2048 : i64, ...} : ...
+    %y = mla.latent_attention %q, %kv, %batch selected %s {...} : ...
+    ```
+    After, with max-context=2048:
+    ```mlir
+    %y = mla.latent_attention %q, %kv, %batch {...} : ...
+    ```
+    Leaves indexers of fewer positions alone, with a remark.
+  }];
+  let options = [
+    Option<"maxContext", "max-context", "int64_t", "1", "Most tokens of a sequence">
+  ];
+  let statistics = [Statistic<"numFolded", "folded", "Attentions to everything">];
 }
 
 def SelectLoweringPass : Pass<"mla-select-lowering", "::mlir::ModuleOp"> {

@@ -56,6 +56,8 @@ std::string layerNorm(KernelSite site, int64_t width, Format weight,
 std::string swiglu(KernelSite site, int64_t width);
 /// (a, b, y); grid T.
 std::string add(KernelSite site, int64_t width);
+/// (x, y): y has the row of x `copies` times; grid T.
+std::string repeat(KernelSite site, int64_t width, int64_t copies);
 /// (x, y_0, y_1, ...); grid T.
 std::string split(KernelSite site, llvm::ArrayRef<int64_t> widths);
 

@@ -35,13 +35,6 @@ host::MatrixShape matrix(Value weight) {
   return {type.getFormat(), type.getDim(rank - 2), type.getDim(rank - 1)};
 }
 
-/// "layers.3.self_attn.o_proj": the name in an op's location, or the op's own.
-std::string originOf(Operation *op) {
-  if (auto name = op->getLoc()->findInstanceOf<NameLoc>())
-    return name.getName().str();
-  return op->getName().getStringRef().str();
-}
-
 /// Lowers the step function into one program.
 class ProgramLowering {
 public:
@@ -89,6 +82,7 @@ private:
   ModuleOp kernels;
   llvm::DenseMap<Value, Value> mapped; ///< function value -> program value
   llvm::StringMap<Value> ports;
+  llvm::DenseMap<Value, std::string> valueNames;
 };
 
 Value ProgramLowering::port(StringRef name, ArrayRef<StringRef> shape,
@@ -121,15 +115,17 @@ Value ProgramLowering::workspace(ArrayRef<std::string> shape, Format format) {
     dims.push_back(b.getStringAttr(d));
   return WorkspaceOp::create(b, b.getUnknownLoc(),
                              BufferType::get(b.getContext(), dims, format),
-                             IntegerAttr());
+                             IntegerAttr(), StringAttr());
 }
 
 Value ProgramLowering::result(Value v) {
   auto type = cast<RankedTensorType>(v.getType());
   Format format =
       type.getElementType().isF32() ? Format::F32 : Format::I32;
-  return mapped[v] =
-             workspace({"tokens", std::to_string(type.getDimSize(1))}, format);
+  Value buffer =
+      workspace({"tokens", std::to_string(type.getDimSize(1))}, format);
+  buffer.getDefiningOp<WorkspaceOp>().setValue(valueNames.lookup(v));
+  return mapped[v] = buffer;
 }
 
 void ProgramLowering::launch(Operation *op, StringRef kernel,
@@ -137,7 +133,7 @@ void ProgramLowering::launch(Operation *op, StringRef kernel,
                              ArrayRef<StringRef> scalars) {
   LaunchOp::create(b, op->getLoc(), FlatSymbolRefAttr::get(b.getContext(), kernel),
                    b.getStringAttr(grid), operands, b.getStrArrayAttr(scalars),
-                   b.getStringAttr(originOf(op)));
+                   b.getStringAttr(originOf(op)), StringAttr());
   ++launches;
 }
 
@@ -320,12 +316,29 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
       .Case([&](LMHeadOp o) {
         host::MatrixShape w = matrix(o.getWeight());
         std::string vocab = one(w.rows);
-        Value logits = port("logits", {"outputs", vocab}, Format::F32);
+        // A rank's part of the vocabulary is gathered first.
+        bool whole = llvm::any_of(o->getUsers(), llvm::IsaPred<func::ReturnOp>);
+        Value logits = whole
+                           ? port("logits", {"outputs", vocab}, Format::F32)
+                           : workspace({"outputs", vocab}, Format::F32);
         mapped[o.getResult()] = logits;
         launch(op, host::lmHead(site(op), w), one(host::rowBlocks(w.rows)),
                {get(o.getX()), get(o.getWeight()),
                 port("outputs", {"outputs"}, Format::I32), logits},
                {"outputs"});
+        return success();
+      })
+      .Case([&](AllReduceOp o) {
+        launch(op, host::repeat(site(op), rows(o.getX()), 1), "tokens",
+               {get(o.getX()), result(o.getResult())});
+        return success();
+      })
+      .Case([&](AllGatherOp o) {
+        std::string vocab = one(rows(o.getResult()));
+        Value logits = port("logits", {"outputs", vocab}, Format::F32);
+        mapped[o.getResult()] = logits;
+        launch(op, host::repeat(site(op), rows(o.getX()), o.getRanks()),
+               "outputs", {get(o.getX()), logits});
         return success();
       })
       .Case([&](RotaryEmbeddingOp o) {
@@ -474,6 +487,7 @@ LogicalResult ProgramLowering::lower(func::FuncOp step) {
   if (step.getNumArguments() != 2 || !step.getBody().hasOneBlock())
     return step.emitOpError("expected the arguments ids and batch and one "
                             "block");
+  valueNames = nameValues(step.getBody().front());
   mapped[step.getArgument(0)] = port("ids", {"tokens"}, Format::I32);
   for (Operation &op : step.getBody().front().without_terminator()) {
     if (!isa<GetWeightOp, GetCacheOp>(op)) {
@@ -486,11 +500,7 @@ LogicalResult ProgramLowering::lower(func::FuncOp step) {
     if (failed(lowerOp(&op)))
       return failure();
   }
-  auto end = cast<func::ReturnOp>(step.getBody().front().getTerminator());
-  if (end.getNumOperands() != 1 || !end.getOperand(0).getDefiningOp<LMHeadOp>())
-    return end.emitOpError("expected the step to return the logits of a "
-                           "mla.lm_head");
-  return success();
+  return checkLogits(step);
 }
 
 struct LowerToHostPass : mla::impl::LowerToHostPassBase<LowerToHostPass> {

@@ -130,6 +130,19 @@ std::string add(KernelSite site, int64_t width) {
   return elementwise(site, "add", width, [](V x, V y) { return x + y; });
 }
 
+std::string repeat(KernelSite site, int64_t width, int64_t copies) {
+  std::string name =
+      "repeat_" + std::to_string(width) + "_" + std::to_string(copies);
+  return kernelOnce(site, name, {"read", "write"}, 0, [&](KernelBuilder &k) {
+    Mem x = k.buffer(0, Format::F32), y = k.buffer(1, Format::F32);
+    k.items([&](V t) {
+      k.loop(k.index(0), k.index(copies), 1, [&](V i) {
+        k.copy(x, t * width, y, (t * copies + i) * width, width);
+      });
+    });
+  });
+}
+
 std::string split(KernelSite site, ArrayRef<int64_t> widths) {
   std::string name = "split";
   SmallVector<StringRef> access{"read"};

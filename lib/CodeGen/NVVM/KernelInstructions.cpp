@@ -349,6 +349,10 @@ void KernelBuilder::mbarrierExpect(Ptr barrier, V bytes) {
   inlinePTX("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r",
             Type(), {sharedAddress(barrier).value, bytes.value}, true);
 }
+void KernelBuilder::mbarrierArrive(Ptr barrier) {
+  inlinePTX("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", Type(),
+            {sharedAddress(barrier).value}, true);
+}
 void KernelBuilder::mbarrierWait(Ptr barrier, V parity) {
   inlinePTX("{\n.reg .pred p;\nretry:\n"
             "mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;\n"

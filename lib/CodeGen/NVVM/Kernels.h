@@ -48,6 +48,10 @@ Kernel rmsNorm(KernelSite site, int64_t width, Format weight, double eps);
 Kernel swiglu(KernelSite site, int64_t width);
 /// y = a + b. (a, b, y).
 Kernel add(KernelSite site, int64_t width);
+/// y[r] = x[r], `times` times side by side. (x, y), grid over the rows r, whose
+/// number is the symbol `rows`.
+Kernel repeat(KernelSite site, int64_t width, int64_t times,
+              llvm::StringRef rows);
 /// (x, y_0, y_1, ...).
 Kernel split(KernelSite site, llvm::ArrayRef<int64_t> widths);
 /// [cos | sin] of position * frequency, times factor. (positions i32, y [T, 2 *

@@ -108,6 +108,25 @@ Kernel swiglu(KernelSite site, int64_t width) {
                      });
 }
 
+Kernel repeat(KernelSite site, int64_t width, int64_t times, StringRef rows) {
+  std::string name = kernelName("repeat", width, times);
+  Kernel kernel{name, rows.str()};
+  if (exists(site, name))
+    return kernel;
+  KernelBuilder k(site.kernels, site.loc, name, {"read", "write"}, 0,
+                  {rowThreads(width)});
+  k.gridWait();
+  k.gridTrigger();
+  V row = k.to64(k.block()) * (width * 4);
+  eachOfRow(k, width, [&](V i) {
+    V v = k.loadF32(k.buffer(0) + row + i * 4);
+    for (int64_t copy = 0; copy < times; ++copy)
+      k.store(k.buffer(1) + row * times + (i + copy * width) * 4, v);
+  });
+  k.finish();
+  return kernel;
+}
+
 Kernel split(KernelSite site, ArrayRef<int64_t> widths) {
   std::string name = "split";
   int64_t width = 0;
