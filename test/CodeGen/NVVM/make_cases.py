@@ -107,7 +107,8 @@ class Step:
                        f"{str(interleaved).lower()}, offset = {offset} : i64}}")
 
     def attention(self, x, heads, nope, rope, v, latent, q_rank=0, interleaved=True,
-                  format="bf16", name="model.layers.0.self_attn", cos_sin=None):
+                  format="bf16", kv_b="bf16", name="model.layers.0.self_attn",
+                  cos_sin=None):
         """A layer's attention as Hugging Face has it, without the residual."""
         cos_sin = cos_sin or self.rotary(rope)
         if q_rank:
@@ -120,7 +121,7 @@ class Step:
         down = self.linear(x, f"{name}.kv_a_proj_with_mqa", latent + rope, format)
         kv, key = self.op("split", [down], [rows(latent), rows(rope)])
         kv = self.norm(kv, f"{name}.kv_a_layernorm")
-        kv = self.linear(kv, f"{name}.kv_b_proj", heads * (nope + v))
+        kv = self.linear(kv, f"{name}.kv_b_proj", heads * (nope + v), kv_b)
         key = self.rope(key, cos_sin, rope, 0, interleaved)
         width = heads * (nope + v) + rope
         kind = f"!mla.cache<expanded, {width}xf32>"
@@ -267,6 +268,8 @@ def attention_cases():
     for format in ("fp8_block", "nvfp4", "int4_g32"):
         yield f"attention_{format}", case(256, 8, 128, 64, 128, 512, q_rank=128,
                                           format=format)
+    for format in ("f32", "fp8_block"):
+        yield f"attention_kv_b_{format}", case(128, 8, 128, 64, 128, 512, kv_b=format)
     # Two layers with a rotary embedding in common.
     step = Step(128)
     cos_sin = step.rotary(64)
