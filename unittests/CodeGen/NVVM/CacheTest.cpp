@@ -26,7 +26,9 @@ TEST(Cache, Compile) {
 
 TEST(Cache, RotationsCompile) {
   expectCompiles([](KernelSite site) {
-    std::vector<float> frequencies(37, 0.5f);
+    std::vector<float> frequencies;
+    for (int i = 0; i < 37; ++i)
+      frequencies.push_back(1.0f / float(1 + i * i));
     rotaryEmbedding(site, frequencies, 1.0);
     rotaryEmbedding(site, {frequencies.data(), 1}, 1.25);
     for (bool interleaved : {false, true}) {

@@ -12,6 +12,7 @@ using namespace mla::nvvm::test;
 
 namespace {
 
+/// topk of `topk_groups` of `groups`.
 struct Case {
   int64_t experts, topk, groups, topkGroups;
 };
