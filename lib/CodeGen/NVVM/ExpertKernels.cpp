@@ -91,9 +91,9 @@ static SmallVector<Ptr> matricesOf(KernelBuilder &k, const ExpertProduct &p,
   return bases;
 }
 
-/// The product for `work`; `xRow` takes a pair.
+/// The product for `work`; `rowOf` takes a pair.
 static void emitFew(KernelBuilder &k, const ExpertProduct &p, const Work &work,
-                    FewTokens &product, function_ref<Ptr(V)> xRow,
+                    FewTokens &product, function_ref<V(V)> rowOf,
                     function_ref<void(V, V, ArrayRef<V>)> emit) {
   product.begin(matricesOf(k, p, work.expert), work.firstRow,
                 k.i32(p.matrix.rows));
@@ -103,7 +103,8 @@ static void emitFew(KernelBuilder &k, const ExpertProduct &p, const Work &work,
     k.barrier();
     product.run(
         k.minimum(work.high - low, k.i32(tokens)),
-        [&](V token) { return xRow(low + token); },
+        {k.buffer(p.x), p.matrix.columns * 4,
+         [&](V token) { return rowOf(low + token); }},
         [&](V row, V token, ArrayRef<V> sums) { emit(row, low + token, sums); });
   });
 }
@@ -148,7 +149,7 @@ static void forTile(KernelBuilder &k, const ExpertProduct &p,
 
 /// The kernel: finds its work, then multiplies.
 static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
-                        function_ref<Ptr(V)> xRow,
+                        function_ref<V(V)> rowOf,
                         function_ref<void(V, V, ArrayRef<V>)> emit) {
   if (p.few()) {
     FewTokens product(k, p.product(), p.split());
@@ -162,7 +163,7 @@ static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
     V high = k.loadI32(k.buffer(p.offsets) + (slot + 1) * 4, Cached::L2);
     V firstRow = k.block() % p.chunks() * p.blockRows();
     k.when(slot < count, [&] {
-      emitFew(k, p, {expert, low, high, firstRow}, product, xRow, emit);
+      emitFew(k, p, {expert, low, high, firstRow}, product, rowOf, emit);
     });
     return;
   }
@@ -176,7 +177,9 @@ static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
       ManyTokens product(k, p.product(), some, scratch);
       product.run(
           matricesOf(k, p, work.expert), work.firstRow, k.i32(p.matrix.rows),
-          pairs, [&](V token) { return xRow(work.low + token); },
+          pairs,
+          {k.buffer(p.x), p.matrix.columns * 4,
+           [&](V token) { return rowOf(work.low + token); }},
           [&](V row, V token, ArrayRef<V> sums) {
             emit(row, work.low + token, sums);
           });
@@ -187,6 +190,12 @@ static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
     else
       multiply(tiles);
   });
+}
+
+/// x * sigmoid(x) to 2^-21. An exact division is a call where it is emitted, and
+/// calls do not go with so many registers.
+static V quickSilu(KernelBuilder &k, V x) {
+  return x * k.reciprocal(k.f32(1) + k.exp(k.f32(0) - x));
 }
 
 Kernel expertsGateUp(KernelSite site, const ExpertSpec &spec) {
@@ -201,14 +210,13 @@ Kernel expertsGateUp(KernelSite site, const ExpertSpec &spec) {
   emitExperts(
       k, p,
       [&](V pair) {
-        V token = k.loadI32(k.buffer(p.order) + k.to64(pair) * 4, Cached::L2) /
-                  spec.topk;
-        return k.buffer(p.x) + k.to64(token) * (p.matrix.columns * 4);
+        return k.loadI32(k.buffer(p.order) + k.to64(pair) * 4, Cached::L2) /
+               spec.topk;
       },
       [&](V row, V pair, ArrayRef<V> sums) {
         k.store(k.buffer(p.y()) + (k.to64(pair) * (p.matrix.rows * 4) +
                                    k.to64(row) * 4),
-                k.silu(sums[0]) * sums[1]);
+                quickSilu(k, sums[0]) * sums[1]);
       });
   k.finish();
   return kernel;
@@ -225,9 +233,7 @@ Kernel expertsDown(KernelSite site, const ExpertSpec &spec) {
                   {p.threads, p.few() ? 2 : 1});
   emitExperts(
       k, p,
-      [&](V pair) {
-        return k.buffer(p.x) + k.to64(pair) * (p.matrix.columns * 4);
-      },
+      [](V pair) { return pair; },
       [&](V row, V pair, ArrayRef<V> sums) {
         V to = k.loadI32(k.buffer(p.order) + k.to64(pair) * 4, Cached::L2);
         k.store(k.buffer(p.y()) +

@@ -91,19 +91,25 @@ void FewTokens::accumulate(Vs &acc, ArrayRef<V> words, ArrayRef<V> x) const {
                : sums[i];
 }
 
-void FewTokens::run(V tokens, function_ref<Ptr(V)> xRow, EmitProduct emit) {
+void FewTokens::run(V tokens, TokenRows x, EmitProduct emit) {
   V g = k.lane() >> 2, t = k.lane() & 3;
   SmallVector<Ptr> rows;
   // Columns of B do not mix: what stands in those of no token is not emitted.
   V lastToken = tokens - 1;
   for (int64_t n = 0; n < split.tokenTiles; ++n)
-    rows.push_back(xRow(k.minimum(g + n * 8, lastToken)));
+    rows.push_back(x.base + k.to64(x.rowOf(k.minimum(g + n * 8, lastToken))) *
+                                x.stride);
   Vs acc(tiles.size() * split.tokenTiles * 4, k.f32(0));
   // With few registers of x, the next span's are loaded ahead, as weights are.
   size_t words = first.size(), sums = acc.size();
   bool ahead = split.tokenTiles * spanColumns(shape.matrix.format) <= 128;
-  if (perWarp == 1 && spans == split.warpsK) {
+  if (perWarp <= 2 && spans == split.warpsK * perWarp) {
+    Vs second;
+    if (perWarp == 2)
+      second = loadWeights(low + 1);
     accumulate(acc, first, loadX(low, rows));
+    if (perWarp == 2)
+      accumulate(acc, second, loadX(low + 1, rows));
   } else {
     V clamped = k.minimum(low, k.i32(spans - 1));
     Vs state = acc;
@@ -115,14 +121,14 @@ void FewTokens::run(V tokens, function_ref<Ptr(V)> xRow, EmitProduct emit) {
       Vs now;
       if (!ahead)
         now = loadX(span, rows);
-      Vs weights = loadWeights(next), x;
+      Vs weights = loadWeights(next), later;
       if (ahead)
-        x = loadX(next, rows);
+        later = loadX(next, rows);
       Vs out(in.begin(), in.begin() + sums);
       accumulate(out, in.slice(sums, words),
                  ahead ? in.drop_front(sums + words) : ArrayRef<V>(now));
       llvm::append_range(out, weights);
-      llvm::append_range(out, x);
+      llvm::append_range(out, later);
       return out;
     });
     llvm::copy(ArrayRef<V>(end).take_front(sums), acc.begin());

@@ -75,11 +75,9 @@ static void emitHeads(KernelBuilder &k, const HeadProduct &p,
   V headRow = head * p.rows;
   V firstRow = headRow + chunk * p.blockRows(), endRow = headRow + p.rows;
   Ptr w = k.buffer(p.weight);
-  auto xRow = [&](V token) {
-    return k.buffer(p.x) + (k.to64(firstToken + token) *
-                                (p.shape.heads * p.xHead * 4) +
-                            k.to64(head) * (p.xHead * 4));
-  };
+  auto rowOf = [&](V token) { return firstToken + token; };
+  TokenRows x{k.buffer(p.x) + k.to64(head) * (p.xHead * 4),
+              p.shape.heads * p.xHead * 4, rowOf};
   Ptr y = k.buffer(p.y) + (k.to64(firstToken) * (p.shape.heads * p.yHead * 4) +
                            k.to64(head) * (p.yHead * 4));
   auto emit = [&](V row, V token, ArrayRef<V> sum) {
@@ -97,14 +95,14 @@ static void emitHeads(KernelBuilder &k, const HeadProduct &p,
     product.begin({w}, firstRow, endRow);
     V tokens = start();
     after(firstToken, tokens, head, chunk);
-    product.run(tokens, xRow, emit);
+    product.run(tokens, x, emit);
     return;
   }
   Ptr scratch = k.shared(ManyTokens::sharedBytes(p.manyTiles));
   ManyTokens product(k, p.product(), p.manyTiles, scratch);
   V tokens = start();
   after(firstToken, tokens, head, chunk);
-  product.run({w}, firstRow, endRow, tokens, xRow, emit);
+  product.run({w}, firstRow, endRow, tokens, x, emit);
 }
 
 Kernel absorbQuery(KernelSite site, HeadShape s, bool interleaved,

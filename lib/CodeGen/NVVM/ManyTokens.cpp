@@ -13,9 +13,11 @@ namespace mla::nvvm {
 constexpr int64_t tokenStride = 144;
 /// Lanes that load a token's chunk, 4 columns each.
 constexpr int64_t lanesPerToken = chunkColumns / 4;
+/// A chunk is staged in so many parts, to hold few values in registers.
+constexpr int64_t stagingParts = 4;
 
 int64_t ManyTokens::sharedBytes(int64_t tokenTiles) {
-  return 2 * tokenTiles * 8 * tokenStride;
+  return 2 * tokenTiles * 8 * tokenStride + tokenTiles * 8 * 4;
 }
 
 ManyTokens::ManyTokens(KernelBuilder &k, ProductShape shape, int64_t tokenTiles,
@@ -28,22 +30,26 @@ namespace {
 class Staging {
 public:
   Staging(KernelBuilder &k, const ProductShape &product, Ptr scratch, V tokens,
-          int64_t tokenTiles, function_ref<Ptr(V)> xRow)
+          int64_t tokenTiles, TokenRows x)
       : bufferBytes(tokenTiles * 8 * tokenStride), k(k), shape(product.matrix),
-        aligned(product.xAligned) {
+        aligned(product.xAligned), x(x.base), stride(x.stride) {
     V part = k.thread() % lanesPerToken, token = k.thread() / lanesPerToken;
     tokensAtOnce = k.threads() / lanesPerToken;
     count = llvm::divideCeil(tokenTiles * 8, tokensAtOnce);
     even = tokenTiles * 8 % tokensAtOnce == 0;
-    V last = tokens - 1;
-    for (int64_t i = 0; i < count; ++i)
-      rows.push_back(xRow(k.minimum(token + i * tokensAtOnce, last)));
+    // Which rows of x they are is not worth registers.
+    Ptr rows = scratch + 2 * bufferBytes;
+    k.loop(k.thread(), k.i32(tokenTiles * 8), k.threads(), [&](V i) {
+      k.store(rows + i * 4, x.rowOf(k.minimum(i, tokens - 1)));
+    });
+    k.barrier();
+    row = rows + token * 4;
     t = part >> 2;
     s = part & 3;
     to = scratch + token * tokenStride + part * 8;
     inside = token + (count - 1) * tokensAtOnce < tokenTiles * 8;
   }
-  /// Loads of a chunk that part `part` of two does.
+  /// Part `part` of the loads of a chunk.
   Vs load(V span, int64_t chunk, int64_t part) const {
     Format format = shape.format;
     V column = span * spanColumns(format);
@@ -58,10 +64,15 @@ public:
       column = column + t * 4 + s * 16 + chunkColumns * chunk;
     }
     Vs out;
-    for (int64_t i = begin(part); i < begin(part + 1); ++i)
-      llvm::append_range(out, loadTokens(k, rows[i], column, shape.columns,
+    for (int64_t i = begin(part); i < begin(part + 1); ++i) {
+      Ptr at = row + i * tokensAtOnce * 4;
+      if (i + 1 == count && !even) // the last row may not be there
+        at = k.select(inside, at, row);
+      llvm::append_range(out, loadTokens(k, x + k.to64(k.loadI32(at)) * stride,
+                                         column, shape.columns,
                                          shape.columns % spanColumns(format) == 0,
                                          aligned));
+    }
     return out;
   }
   /// Puts what load() gave into the buffer at byte `buffer`.
@@ -81,19 +92,20 @@ public:
   const int64_t bufferBytes;
 
 private:
-  int64_t begin(int64_t part) const { return count * part / 2; }
+  int64_t begin(int64_t part) const { return count * part / stagingParts; }
   KernelBuilder &k;
   MatrixShape shape;
   bool aligned, even;
   int64_t tokensAtOnce, count;
-  SmallVector<Ptr> rows;
+  Ptr x, row;
+  int64_t stride;
   V t, s, inside;
   Ptr to;
 };
 } // namespace
 
 void ManyTokens::run(ArrayRef<Ptr> bases, V firstRow, V endRow, V tokens,
-                     function_ref<Ptr(V)> xRow, EmitProduct emit) {
+                     TokenRows x, EmitProduct emit) {
   Format format = shape.matrix.format;
   const int64_t chunks = spanChunks(format), spans = spansOf(shape.matrix);
   const int64_t rowTiles = 2 / shape.matrices;
@@ -118,10 +130,10 @@ void ManyTokens::run(ArrayRef<Ptr> bases, V firstRow, V endRow, V tokens,
     return words;
   };
 
-  Staging staging(k, shape, scratch, tokens, tokenTiles, xRow);
+  Staging staging(k, shape, scratch, tokens, tokenTiles, x);
   Ptr fragments = scratch + g * tokenStride + t * 32;
   V zero = k.i32(0);
-  for (int64_t part = 0; part < 2; ++part)
+  for (int64_t part = 0; part < stagingParts; ++part)
     staging.store(zero, part, staging.load(zero, 0, part));
   const size_t sums = 2 * tokenTiles * 4;
   Vs state(sums, k.f32(0));
@@ -146,12 +158,24 @@ void ManyTokens::run(ArrayRef<Ptr> bases, V firstRow, V endRow, V tokens,
       V to = k.i32(staging.bufferBytes) - from;
       bool lastChunk = j + 1 == chunks;
       for (int64_t half = 0; half < 2; ++half) {
-        Vs x = staging.load(lastChunk ? next : span, lastChunk ? 0 : j + 1, half);
+        Vs values;
+        // Half of the instructions of two steps stand between a part's loads and
+        // its way to shared memory.
+        auto stage = [&](int64_t n) {
+          int64_t done = n * 2 / tokenTiles;
+          if (n > 0)
+            staging.store(to, half * 2 + done - 1, values);
+          if (n < tokenTiles)
+            values = staging.load(lastChunk ? next : span,
+                                  lastChunk ? 0 : j + 1, half * 2 + done);
+        };
         Vs a[2][2];
         for (int64_t s = 0; s < 2; ++s)
           for (int64_t i = 0; i < 2; ++i)
             a[s][i] = open[i].fragment(j * chunkSteps + half * 2 + s);
         for (int64_t n = 0; n < tokenTiles; ++n) {
+          if (n * 2 % tokenTiles == 0)
+            stage(n);
           Vs b = k.loadWords(
               fragments + from + (n * 8 * tokenStride + half * 16), 4);
           for (int64_t s = 0; s < 2; ++s)
@@ -163,7 +187,7 @@ void ManyTokens::run(ArrayRef<Ptr> bases, V firstRow, V endRow, V tokens,
                          part.begin() + at);
             }
         }
-        staging.store(to, half, x);
+        stage(tokenTiles);
       }
       k.barrier();
     }

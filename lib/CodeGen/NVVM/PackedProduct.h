@@ -24,6 +24,13 @@ struct ProductShape {
   bool xAligned = true; ///< rows of x are aligned to 16 bytes
 };
 
+/// x: row r begins at `base` + r * `stride` bytes, and token i's is `rowOf(i)`.
+struct TokenRows {
+  Ptr base;
+  int64_t stride;
+  llvm::function_ref<V(V token)> rowOf;
+};
+
 /// Takes a row of a matrix, a token (of the block's) and the sum of each matrix.
 using EmitProduct =
     llvm::function_ref<void(V row, V token, llvm::ArrayRef<V> sums)>;
@@ -46,9 +53,9 @@ public:
   /// Loads the first span of weights: matrices begin at `bases`, the block's rows
   /// are `firstRow` up to, and without, `endRow`. Touches nothing but weights.
   void begin(llvm::ArrayRef<Ptr> bases, V firstRow, V endRow);
-  /// Multiplies with tokens 0 <= i < `tokens`, of which `xRow` gives the address
-  /// of matrix.columns f32, and emits. Every thread of the block calls it.
-  void run(V tokens, llvm::function_ref<Ptr(V token)> xRow, EmitProduct emit);
+  /// Multiplies with tokens 0 <= i < `tokens`, which are at least 1, and emits.
+  /// Every thread of the block calls it.
+  void run(V tokens, TokenRows x, EmitProduct emit);
 
 private:
   Vs loadWeights(V span) const;
@@ -79,9 +86,9 @@ public:
              Ptr scratch);
   int64_t rows() const { return k.warps() * 32 / shape.matrices; }
 
-  /// As FewTokens::begin() and run(); `tokens` is at least 1.
+  /// As FewTokens::begin() and run().
   void run(llvm::ArrayRef<Ptr> bases, V firstRow, V endRow, V tokens,
-           llvm::function_ref<Ptr(V token)> xRow, EmitProduct emit);
+           TokenRows x, EmitProduct emit);
 
 private:
   KernelBuilder &k;
