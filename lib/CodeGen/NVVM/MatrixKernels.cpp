@@ -5,12 +5,15 @@
 //===----------------------------------------------------------------------===//
 #include "MatrixKernels.h"
 #include "KernelSupport.h"
+#include "StreamCore.h"
 
 using namespace mlir;
 
 namespace mla::nvvm {
 
 Kernel linear(KernelSite site, const LinearSpec &spec) {
+  if (std::optional<StreamShape> shape = streamShape(spec, site.gpu))
+    return linearStream(site, spec, *shape);
   return linearTile(site, spec);
 }
 

@@ -20,10 +20,6 @@ namespace mla::nvvm {
 /// tokens the grid covers them (TileKernels.cpp).
 Kernel linearTile(KernelSite site, const LinearSpec &spec);
 
-/// linear() for one token where streamFits() (StreamKernels.cpp).
-Kernel linearStream(KernelSite site, const LinearSpec &spec);
-bool streamFits(const LinearSpec &spec);
-
 /// A segment's rows and operands.
 struct LinearSegment {
   int64_t rows;

@@ -86,6 +86,30 @@ TEST(Matrix, WeightsInF32) {
   });
 }
 
+TEST(Matrix, ExpertsOfOneToken) {
+  for (Format format : formats)
+    expectCompiles([&](KernelSite site) {
+      // Kimi-K2 at 8 ranks and whole, one with odd sizes, and a tiny one.
+      for (int64_t shared : {0, 1}) {
+        ExpertSpec kimi{{format, 256, 7168}, {format, 7168, 256}, 384, 8, 1,
+                        256 * shared};
+        expertsGateUpOne(site, kimi);
+        expertsDownOne(site, kimi, shared == 1);
+        ExpertSpec whole{{format, 2048, 7168}, {format, 7168, 2048}, 384, 8, 1,
+                         2048 * shared};
+        expertsGateUpOne(site, whole);
+        expertsDownOne(site, whole, false);
+        ExpertSpec odd{{format, 150, 1000}, {format, 1000, 150}, 10, 3, 1,
+                       330 * shared};
+        expertsGateUpOne(site, odd);
+        expertsDownOne(site, odd, true);
+        ExpertSpec tiny{{format, 17, 33}, {format, 33, 17}, 5, 2, 1, 3 * shared};
+        expertsGateUpOne(site, tiny);
+        expertsDownOne(site, tiny, false);
+      }
+    });
+}
+
 TEST(Matrix, GridsCoverTheTokens) {
   compileFor(*lookupGpu("sm_90a"), [](KernelSite site) {
     EXPECT_EQ(linear(site, plain(Format::BF16, {256}, 512, 64)).grid, "16");
