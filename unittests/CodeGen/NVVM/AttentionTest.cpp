@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Harness.h"
+#include "mla/Plan/Expr.h"
 
 using namespace mla;
 using namespace mla::nvvm;
@@ -11,17 +12,38 @@ using namespace mla::nvvm::test;
 
 namespace {
 
-constexpr Format cacheFormats[] = {Format::BF16, Format::F16, Format::FP8E4M3};
-
 AttentionSpec spec(int64_t heads, int64_t latent, int64_t rope, Format cache,
                    int64_t maxTokens = 1) {
   return {heads,     latent,    rope,  cache, 0.1352337788608801,
           maxTokens, maxTokens, 131072};
 }
 
+/// The kernels for `s` on `name`, compiled, and what they take.
+struct Compiled {
+  AttentionKernels kernels;
+  GpuCode code;
+};
+Compiled compile(const char *name, const AttentionSpec &s) {
+  Compiled c;
+  c.code = compileFor(*lookupGpu(name), [&](KernelSite site) {
+    c.kernels = latentAttention(site, s);
+  });
+  return c;
+}
+
+int64_t at(const std::string &expression, int64_t tokens) {
+  auto parsed = plan::Expr::parse(expression);
+  EXPECT_TRUE(parsed.ok()) << expression;
+  plan::SymbolValues symbols;
+  for (int64_t &v : symbols.values)
+    v = 1;
+  symbols[plan::Symbol::Tokens] = tokens;
+  return *parsed->evaluate(symbols);
+}
+
 TEST(Attention, OddDimensionsCompile) {
   expectCompiles([](KernelSite site) {
-    for (Format cache : cacheFormats) {
+    for (Format cache : {Format::BF16, Format::F16, Format::FP8E4M3}) {
       latentAttention(site, spec(3, 33, 6, cache));
       latentAttention(site, spec(8, 128, 16, cache));
       latentAttention(site, spec(1, 1, 1, cache));
@@ -30,12 +52,77 @@ TEST(Attention, OddDimensionsCompile) {
 }
 
 TEST(Attention, RealDimensionsCompileWithoutSpills) {
-  for (Format cache : cacheFormats)
-    for (int64_t heads : {8, 16, 20, 64, 128})
-      for (int64_t maxTokens : {1, 32})
-        expectCompiles([&](KernelSite site) {
-          latentAttention(site, spec(heads, 512, 64, cache, maxTokens));
-        });
+  for (Format cache : {Format::BF16, Format::F16, Format::FP8E4M3})
+    for (int64_t heads : {8, 16, 20})
+      expectCompiles([&](KernelSite site) {
+        latentAttention(site,
+                        spec(heads, 512, 64, cache, heads == 16 ? 1 : 32));
+      });
+}
+
+TEST(Attention, OtherWholeTilesAndMoreTokensThanSplitsCompile) {
+  expectCompiles([](KernelSite site) {
+    for (Format cache : {Format::BF16, Format::FP8E4M3}) {
+      latentAttention(site, spec(5, 256, 64, cache, 4));
+      latentAttention(site, spec(33, 128, 64, cache, 512));
+    }
+  });
+}
+
+/// Two blocks fit an SM of sm_90a, one fits one of sm_120a; every split has a
+/// block and a row for its result.
+TEST(Attention, SplitsFillTheMachine) {
+  for (auto [gpu, blocks] : {std::pair("sm_90a", 2), {"sm_120a", 1}}) {
+    int64_t splits = lookupGpu(gpu)->multiprocessors * blocks;
+    for (int64_t maxTokens : {1, 32}) {
+      Compiled c = compile(gpu, spec(8, 512, 64, Format::FP8E4M3, maxTokens));
+      ASSERT_TRUE(c.kernels.combine);
+      EXPECT_EQ(at(c.kernels.partialRows, 1), splits);
+      EXPECT_EQ(at(c.kernels.partialRows, maxTokens), splits);
+      EXPECT_EQ(at(c.kernels.lseRows, 1), splits);
+      EXPECT_EQ(c.kernels.partialWidth, 8 * 512);
+      EXPECT_EQ(c.kernels.lseWidth, 8);
+      EXPECT_EQ(at(c.kernels.first.grid, maxTokens),
+                splits + (maxTokens == 1 ? 0 : maxTokens));
+      EXPECT_EQ(at(c.kernels.combine->grid, 2 * maxTokens),
+                2 * at(c.kernels.combine->grid, maxTokens));
+      for (const KernelResources &r : c.code.resources) {
+        if (r.kernel == c.kernels.first.name) {
+          EXPECT_EQ(r.blocksPerSM(*lookupGpu(gpu)), blocks);
+        }
+      }
+    }
+  }
+}
+
+/// Up to 32 heads share what a block reads.
+TEST(Attention, HeadsAreDividedAmongBlocks) {
+  for (auto [heads, groups] :
+       {std::pair<int64_t, int64_t>(16, 1), {20, 1}, {32, 1}, {33, 2}, {128, 4}}) {
+    Compiled c = compile("sm_120a", spec(heads, 512, 64, Format::BF16));
+    int64_t splits = 188 / groups;
+    EXPECT_EQ(at(c.kernels.first.grid, 1), splits * groups) << heads;
+    EXPECT_EQ(at(c.kernels.partialRows, 1), splits) << heads;
+  }
+}
+
+TEST(Attention, OddDimensionsHaveNoSecondKernel) {
+  Compiled c = compile("sm_120a", spec(6, 75, 6, Format::F16, 16));
+  EXPECT_FALSE(c.kernels.combine);
+  EXPECT_EQ(at(c.kernels.first.grid, 5), 30);
+  EXPECT_EQ(at(c.kernels.partialRows, 5), 1);
+}
+
+TEST(Attention, ProgramsShareKernels) {
+  GpuCode code = compileFor(*lookupGpu("sm_120a"), [](KernelSite site) {
+    auto a = latentAttention(site, spec(8, 512, 64, Format::BF16, 32));
+    auto b = latentAttention(site, spec(8, 512, 64, Format::BF16, 64));
+    EXPECT_EQ(a.first.name, b.first.name);
+    EXPECT_EQ(a.combine->name, b.combine->name);
+    EXPECT_NE(latentAttention(site, spec(8, 512, 64, Format::BF16)).first.name,
+              a.first.name);
+  });
+  EXPECT_EQ(code.resources.size(), 4u);
 }
 
 } // namespace
