@@ -142,9 +142,7 @@ private:
   void store(ArrayRef<V> acc, ArrayRef<V> scales);
   int64_t accCount() const { return s.mTiles() * s.pairs() * 2 * 4; }
   int64_t wordCount() const {
-    return s.mTiles() * 2 * (s.format == Format::NVFP4     ? 6
-                             : s.format == Format::Int4G32 ? 5
-                                                           : 4);
+    return s.mTiles() * 2 * (s.unitBytes > 256 ? 5 : 4);
   }
   int64_t scaleCount() const {
     return s.format == Format::FP8Block ? (spec.gated ? 2 : 1) : 0;
@@ -305,8 +303,7 @@ Vs LargeLinear::loadWords(V unit) {
         // Thread t has columns of blocks t and t + 4. e4m3 times 2^6 is f16.
         V both = k.loadI8(at + t) | k.loadI8(at + t + 4) << 8;
         both = k.mulF16(k.e4m3ToF16(both), k.i32(0x54005400));
-        words.push_back(k.permuteBytes(both, both, 0x1010));
-        words.push_back(k.permuteBytes(both, both, 0x3232));
+        words.push_back(both);
       } else {
         V scale = k.fromBits(k.loadI16(at + t * 2) << 16) * k.f32(256);
         scale = k.minimum(k.maximum(scale, k.f32(-8188)), k.f32(8188));
@@ -347,7 +344,9 @@ Vs LargeLinear::decode(ArrayRef<V> words, int64_t step) {
         break;
       case Format::NVFP4: {
         V v = word(step / 2);
-        V scale = words[s.mTiles() * 8 + 2 * row + step / 4];
+        V both = words[s.mTiles() * 8 + row];
+        V scale =
+            k.permuteBytes(both, both, step < s.steps() / 2 ? 0x1010 : 0x3232);
         int64_t value = int64_t(0x8E008E00), sign = int64_t(0x80008000),
                 magnitude = 0x0E000E00;
         if (step % 2 == 0) {
@@ -523,22 +522,24 @@ void LargeLinear::store(ArrayRef<V> acc, ArrayRef<V> scales) {
     V v = acc[(mTile * s.pairs() * 2 + nTile) * 4 + i];
     return s.format == Format::BF16 ? v : v * factor[partOf(mTile)];
   };
+  V firstRow = localRow + g;
   V token0 = firstToken + member * s.warpTokens() + t * 2;
-  for (int64_t mTile = 0; mTile < half(); ++mTile)
-    for (int64_t high = 0; high < 2; ++high) {
-      V row = localRow + g + (16 * mTile + 8 * high);
-      V inside = row < rows;
-      for (int64_t nTile = 0; nTile < 2 * s.pairs(); ++nTile)
-        for (int64_t odd = 0; odd < 2; ++odd) {
-          V token = token0 + (8 * nTile + odd);
-          k.when(inside & (token < tokens), [&] {
+  V width = k.to64(rows);
+  V corner = (k.to64(token0) * width + k.to64(firstRow)) * 4;
+  for (int64_t nTile = 0; nTile < 2 * s.pairs(); ++nTile)
+    for (int64_t odd = 0; odd < 2; ++odd) {
+      V inside = token0 + (8 * nTile + odd) < tokens;
+      V line = corner + width * (4 * (8 * nTile + odd));
+      for (int64_t mTile = 0; mTile < half(); ++mTile)
+        for (int64_t high = 0; high < 2; ++high) {
+          int64_t row = 16 * mTile + 8 * high;
+          k.when(inside & (firstRow + row < rows), [&] {
             V v = value(mTile, nTile, 2 * high + odd);
             if (spec.gated)
               v = k.silu(v) * value(mTile + half(), nTile, 2 * high + odd);
-            V at = k.to64(token) * k.to64(rows) + k.to64(row);
             if (spec.residual)
-              v = v + k.loadF32(k.buffer(3) + at * 4);
-            k.store(y + at * 4, v);
+              v = v + k.loadF32(k.buffer(3) + line + row * 4);
+            k.store(y + line + row * 4, v);
           });
         }
     }

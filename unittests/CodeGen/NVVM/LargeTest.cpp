@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Harness.h"
+#include "lib/CodeGen/NVVM/AttentionPrefill.h"
 #include "lib/CodeGen/NVVM/LargeKernels.h"
 
 using namespace mla;
@@ -46,6 +47,29 @@ TEST(Large, PackRowsCompiles) {
       spec.exact = spec.outputs = true;
       packRows(site, spec);
     });
+}
+
+AttentionSpec attentionOf(Format cache, int64_t heads, int64_t latent,
+                          int64_t rope) {
+  return {heads, latent, rope, cache, 0.0721688, 4096, 64, 131072};
+}
+
+TEST(Large, AttentionCompiles) {
+  for (Format f : {Format::BF16, Format::F16, Format::FP8E4M3})
+    expectCompiles([&](KernelSite site) {
+      for (int64_t heads : {1, 8, 20, 64, 128})
+        latentAttentionPrefill(site, attentionOf(f, heads, 512, 64));
+      latentAttentionPrefill(site, attentionOf(f, 4, 64, 64));
+      latentAttentionPrefill(site, attentionOf(f, 4, 192, 0));
+    });
+}
+
+TEST(Large, AttentionKnowsItsSizes) {
+  EXPECT_TRUE(canPrefill(attentionOf(Format::BF16, 64, 512, 64)));
+  EXPECT_TRUE(canPrefill(attentionOf(Format::BF16, 3, 64, 0)));
+  EXPECT_FALSE(canPrefill(attentionOf(Format::BF16, 64, 512, 32)));
+  EXPECT_FALSE(canPrefill(attentionOf(Format::BF16, 64, 576, 64)));
+  EXPECT_FALSE(canPrefill(attentionOf(Format::BF16, 64, 32, 32)));
 }
 
 } // namespace

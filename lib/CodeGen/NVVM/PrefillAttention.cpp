@@ -1,0 +1,516 @@
+//===- PrefillAttention.cpp - latent attention of many tokens -------------===//
+//
+// Part of mla. A block takes 64 consecutive (token, head) pairs and walks over the
+// rows of their sequence in tiles of 16, which serve as keys and as values. Two
+// groups of 4 warps have 32 pairs each and share nothing but the tiles; so while one
+// waits, the other has the tensor cores.
+//
+// In a group (m16n8k16, f32 accumulation, for 512 + 64 values a row):
+//   scores   each warp a quarter of the contraction, 32 pairs x 16 rows: the queries
+//            (32 x 144 a warp) stay in 72 registers; 36 products a tile. Partial
+//            sums go through shared memory in the order of the fragments.
+//   softmax  each warp 8 pairs: a lane 4 scores. The maximum moves only when it
+//            rises by more than 6 (powers of 2), which is rare.
+//   output   each warp a quarter of the latent values, 32 pairs x 128: 128
+//            accumulators, 32 products a tile.
+// Order of a tile: scores of tile i + 1, output of tile i, softmax of tile i + 1;
+// warps meet at mbarriers whose arrivals lie a phase ahead of the waits. One block
+// an SM.
+//
+// Shared memory: 4 tiles of 16 rows with 16 bytes between rows (no bank conflicts;
+// one bulk copy a row), 74,752 bytes in 16-bit formats, 37,888 in FP8; 16,384 of
+// partial scores, 4,096 of probabilities,
+// 4,096 of notes.
+//
+// A pair and row costs 2 * (576 + 512) flops; 64 pairs share the 1,152 bytes (FP8:
+// 576) of a row. Bound by the issue rate of mma.sync and, in FP8, of conversions.
+//
+// Rows from the end of a sequence on repeat the last one and get probability 0, so
+// nothing unwritten is read.
+//
+//===----------------------------------------------------------------------===//
+#include "AttentionPrefill.h"
+#include "KernelSupport.h"
+
+using namespace mlir;
+
+namespace mla::nvvm {
+
+bool canPrefill(const AttentionSpec &spec) {
+  int64_t width = spec.latent + spec.rope;
+  return spec.latent > 0 && spec.latent % 64 == 0 && width % 64 == 0 &&
+         spec.latent <= 512 && width <= 576;
+}
+
+namespace {
+
+constexpr int64_t pairsOfBlock = 64, tileRows = 16, slots = 4, threads = 256,
+                  tilesAhead = 2;
+
+struct Prefill {
+  KernelBuilder &k;
+  const AttentionSpec &spec;
+  bool fp8;
+  int64_t width, rowBytes, pitch, slotBytes;
+  int64_t steps;   ///< of 16 values of the contraction, a warp
+  int64_t nTiles;  ///< of 8 latent values, a warp
+  Ptr tiles, partial, weights, factors, flags, full, empty, partialFull, ready,
+      notes;
+  V lane, warp, group, quarter, g, t;
+  V tokens, firstPair, pageColumns, cacheScale;
+  V keyOffset, valueOffset; ///< of this lane in a tile, for ldmatrix
+  Vs query;                 ///< [m-tile][step][4]
+
+  Prefill(KernelBuilder &k, const AttentionSpec &spec)
+      : k(k), spec(spec), fp8(spec.cache == Format::FP8E4M3),
+        width(spec.latent + spec.rope) {
+    rowBytes = width * (fp8 ? 1 : 2);
+    pitch = rowBytes + 16;
+    slotBytes = tileRows * pitch;
+    steps = width / 64;
+    nTiles = spec.latent / 32;
+  }
+  void build();
+
+private:
+  /// A run of tokens of one sequence. What is seldom needed of it stands in shared
+  /// memory, a thread's own 16 bytes, as registers are short.
+  struct Run {
+    V base; ///< tiles before this run
+    V tiles;
+  };
+  enum Note {
+    Pages, ///< index of the sequence's first page in the page table
+    Rows,  ///< most rows that a token of the run attends to
+    Limit, ///< rows of this lane's pair in the softmax; 0: not in the run
+    Next   ///< the token behind the run
+  };
+  V note(Note which) { return k.loadI32(notes + which * 4); }
+  int64_t accCount() const { return 2 * nTiles * 4; }
+
+  void setUp();
+  void loadQuery();
+  V pageOf(V tile);
+  void issue(const Run &run, V tile, V page);
+  Ptr tileAt(V index) { return tiles + index % slots * slotBytes; }
+  Vs scores(V index);
+  void storePartial(ArrayRef<V> s, V index);
+  Vs softmax(const Run &run, V tile, ArrayRef<V> state);
+  Vs output(V index, ArrayRef<V> acc);
+  Vs runBody(const Run &run, ArrayRef<V> state);
+  void store(ArrayRef<V> state);
+  Vs mma(ArrayRef<V> a, ArrayRef<V> b, ArrayRef<V> c) {
+    return spec.cache == Format::BF16 ? k.mmaBF16(a, b, c) : k.mmaF16(a, b, c);
+  }
+  V pack(V low, V high) {
+    return spec.cache == Format::BF16 ? k.packBF16(low, high)
+                                      : k.packF16(low, high);
+  }
+  void arrive(Ptr barrier) {
+    k.syncWarp();
+    k.when(lane == 0, [&] { k.mbarrierArrive(barrier); });
+  }
+};
+
+void Prefill::setUp() {
+  tiles = k.shared(slots * slotBytes, 128);
+  partial = k.shared(2 * 4 * 4 * 512, 128); // [group][reader][source][lane]
+  weights = k.shared(2 * 2 * 1024, 128);    // [group][parity][m-tile][lane]
+  factors = k.shared(2 * 2 * 32 * 4, 128);  // [group][parity][pair]
+  flags = k.shared(2 * 2 * 16, 16);         // [group][parity][warp]
+  notes = k.shared(threads * 16, 16) + k.thread() * 16;
+  full = k.shared(slots * 8, 8);
+  empty = k.shared(slots * 8, 8);
+  partialFull = k.shared(2 * 8, 8);
+  ready = k.shared(2 * 8, 8);
+  k.when(k.thread() == 0, [&] {
+    for (int64_t i = 0; i < slots; ++i) {
+      k.mbarrierInit(full + 8 * i, 1);
+      k.mbarrierInit(empty + 8 * i, threads / 32);
+    }
+    for (int64_t i = 0; i < 2; ++i) {
+      k.mbarrierInit(partialFull + 8 * i, 4);
+      k.mbarrierInit(ready + 8 * i, 4);
+    }
+    k.mbarrierInitFence();
+  });
+  k.barrier();
+  lane = k.lane(), warp = k.warp();
+  group = warp >> 2, quarter = warp & 3;
+  g = lane >> 2, t = lane & 3;
+  partial = partial + group * 8192;
+  weights = weights + group * 2048;
+  factors = factors + group * 256;
+  flags = flags + group * 32;
+  partialFull = partialFull + group * 8;
+  ready = ready + group * 8;
+  // Later tokens have more rows, so they come first.
+  firstPair = (k.blocks() - 1 - k.block()) * pairsOfBlock;
+  V matrix = lane >> 3, row8 = lane & 7;
+  if (fp8) {
+    // Matrices: rows 0-7, rows 8-15 of a 16-byte chunk; then of the next chunk.
+    V row = row8 + (matrix & 1) * 8;
+    keyOffset = row * pitch + (quarter * steps + (matrix >> 1)) * 16;
+    valueOffset =
+        row * pitch + (quarter * (spec.latent / 64) + (matrix >> 1)) * 16;
+  } else {
+    // Keys: both halves of k for rows 0-7, then 8-15. Values: both halves of the
+    // rows for 8 columns, then for the next 8.
+    keyOffset = (row8 + (matrix >> 1) * 8) * pitch +
+                (quarter * (2 * steps) + (matrix & 1)) * 16;
+    valueOffset = (row8 + (matrix & 1) * 8) * pitch +
+                  (quarter * nTiles + (matrix >> 1)) * 16;
+  }
+}
+
+/// Queries as A fragments, times scale * log2(e). FP8: the contraction is permuted
+/// within 16 values, as pairs of bytes come out of the tiles.
+void Prefill::loadQuery() {
+  V last = tokens * spec.heads - 1;
+  V factor = k.f32(spec.scale * 1.4426950408889634);
+  for (int64_t mTile = 0; mTile < 2; ++mTile) {
+    Ptr rows[2];
+    for (int64_t half = 0; half < 2; ++half) {
+      V pair = firstPair + group * 32 + g + (16 * mTile + 8 * half);
+      rows[half] = k.buffer(0) +
+                   k.to64(k.minimum(pair, last)) * (width * 4) +
+                   (quarter * (steps * 64) + t * (fp8 ? 16 : 8));
+    }
+    for (int64_t step = 0; step < steps; ++step) {
+      Vs low, high;
+      for (int64_t half = 0; half < 2; ++half) {
+        Ptr p = rows[half] + step * 64;
+        Vs v = fp8 ? k.loadFloats(p, 4) : k.loadFloats(p, 2);
+        if (!fp8)
+          v.append(k.loadFloats(p + 32, 2));
+        low.push_back(pack(v[0] * factor, v[1] * factor));
+        high.push_back(pack(v[2] * factor, v[3] * factor));
+      }
+      query.append({low[0], low[1], high[0], high[1]});
+    }
+  }
+}
+
+/// The page of the row that this lane copies of a tile (lanes below 16).
+V Prefill::pageOf(V tile) {
+  V row = k.minimum(tile * tileRows + (lane & 15), note(Rows) - 1);
+  return k.loadI32(k.buffer(3) +
+                   k.to64(note(Pages) + row / plan::pageTokens) * 4);
+}
+
+/// Starts the copy of a tile when its slot is empty. Of the first warp.
+void Prefill::issue(const Run &run, V tile, V page) {
+  V index = run.base + tile;
+  V slot = index % slots;
+  k.mbarrierWait(empty + slot * 8, (index / slots & 1) ^ 1);
+  Ptr barrier = full + slot * 8;
+  k.when(lane == 0,
+         [&] { k.mbarrierExpect(barrier, k.i32(tileRows * rowBytes)); });
+  k.syncWarp();
+  k.when(lane < tileRows, [&] {
+    V row = k.minimum(tile * tileRows + lane, note(Rows) - 1);
+    V at = page * plan::pageTokens + row % plan::pageTokens;
+    k.bulkCopy(tiles + slot * slotBytes + lane * pitch,
+               k.buffer(4) + k.to64(at) * rowBytes, k.i32(rowBytes), barrier);
+  });
+}
+
+/// This warp's part of the scores: [m-tile][n-tile][4].
+Vs Prefill::scores(V index) {
+  k.mbarrierWait(full + index % slots * 8, index / slots & 1);
+  Ptr at = tileAt(index) + keyOffset;
+  Vs s(16, k.f32(0));
+  auto step = [&](int64_t i, ArrayRef<V> b) { // b: [n-tile][2]
+    for (int64_t mTile = 0; mTile < 2; ++mTile)
+      for (int64_t nTile = 0; nTile < 2; ++nTile) {
+        int64_t first = (mTile * 2 + nTile) * 4;
+        Vs d = mma(ArrayRef(query).slice((mTile * steps + i) * 4, 4),
+                   b.slice(2 * nTile, 2), ArrayRef(s).slice(first, 4));
+        llvm::copy(d, s.begin() + first);
+      }
+  };
+  if (!fp8) {
+    for (int64_t i = 0; i < steps; ++i)
+      step(i, k.ldmatrix(at + i * 32));
+    return s;
+  }
+  for (int64_t i = 0; i < steps; i += 2) {
+    // The last chunk's neighbour is read, if not used: it is within the pitch.
+    Vs r = k.ldmatrix(at + i * 16);
+    for (int64_t j = 0; j < 2 && i + j < steps; ++j) {
+      Vs b;
+      for (int64_t nTile = 0; nTile < 2; ++nTile) {
+        V word = r[2 * j + nTile];
+        b.push_back(k.e4m3ToF16(word & 0xFFFF));
+        b.push_back(k.e4m3ToF16(word >> 16));
+      }
+      step(i + j, b);
+    }
+  }
+  return s;
+}
+
+/// Hands the partial scores to the warps that need them: warp r has pairs 8r to
+/// 8r + 7, half r % 2 of m-tile r / 2.
+void Prefill::storePartial(ArrayRef<V> s, V index) {
+  // All have read the scores of the tile before when its probabilities are there.
+  k.mbarrierWait(ready, (index + 1) & 1);
+  Ptr at = partial + quarter * 512 + lane * 16;
+  for (int64_t r = 0; r < 4; ++r) {
+    int64_t first = r / 2 * 8 + r % 2 * 2;
+    k.storeWords(at + r * 2048,
+                 {s[first], s[first + 1], s[first + 4], s[first + 5]});
+  }
+  arrive(partialFull);
+}
+
+/// Probabilities of 8 pairs and 16 rows: this lane has pair g, rows 2t, 2t + 1,
+/// 2t + 8 and 2t + 9. State: maximum, sum of this lane's.
+Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state) {
+  V index = run.base + tile;
+  k.mbarrierWait(partialFull, index & 1);
+  Ptr from = partial + quarter * 2048 + lane * 16;
+  Vs x = k.loadFloats(from, 4);
+  for (int64_t source = 1; source < 4; ++source) {
+    Vs more = k.loadFloats(from + source * 512, 4);
+    for (int64_t i = 0; i < 4; ++i)
+      x[i] = x[i] + more[i];
+  }
+  V largest = k.f32(-INFINITY);
+  V row = tile * tileRows + t * 2;
+  V limit = note(Limit);
+  for (int64_t i = 0; i < 4; ++i) {
+    if (fp8)
+      x[i] = x[i] * cacheScale;
+    x[i] = k.select(row + (i % 2 + i / 2 * 8) < limit, x[i],
+                    k.f32(-INFINITY));
+    largest = k.maximum(largest, x[i]);
+  }
+  largest = k.maximum(largest, k.shuffleXor(largest, 1));
+  largest = k.maximum(largest, k.shuffleXor(largest, 2));
+  V rises = largest > state[0] + k.f32(6);
+  V maximum = k.select(rises, largest, state[0]);
+  V factor = k.exp2(state[0] - maximum);
+  for (V &v : x)
+    v = k.exp2(v - maximum);
+  V low = pack(x[0], x[1]), high = pack(x[2], x[3]);
+  // The sum is of what the products see.
+  V sum = state[1] * factor;
+  for (V word : {low, high}) {
+    auto [a, b] = spec.cache == Format::BF16 ? k.unpackBF16(word)
+                                             : k.unpackF16(word);
+    sum = sum + a + b;
+  }
+  V parity = index & 1;
+  k.storeWords(weights + parity * 1024 + (quarter >> 1) * 512 + lane * 16 +
+                   (quarter & 1) * 8,
+               {low, high});
+  k.when(t == 0, [&] {
+    k.store(factors + parity * 128 + quarter * 32 + g * 4, factor);
+  });
+  V any = k.select(k.any(rises), k.i32(1), k.i32(0));
+  k.when(lane == 0,
+         [&] { k.store(flags + parity * 16 + quarter * 4, any); });
+  arrive(ready);
+  return {maximum, sum};
+}
+
+/// acc += probabilities * values of tile `index`, after which its slot is empty.
+Vs Prefill::output(V index, ArrayRef<V> before) {
+  V parity = index & 1;
+  Vs flag = k.loadWords(flags + parity * 16, 4);
+  SmallVector<Type> types(accCount(), k.f32Type());
+  Vs acc = k.ifElse(
+      !((flag[0] | flag[1] | flag[2] | flag[3]) == 0), types,
+      [&] {
+        Vs out;
+        for (int64_t mTile = 0; mTile < 2; ++mTile) {
+          V f[2];
+          for (int64_t half = 0; half < 2; ++half)
+            f[half] = k.loadF32(factors + parity * 128 + g * 4 +
+                                (mTile * 64 + half * 32));
+          for (int64_t i = 0; i < nTiles * 4; ++i)
+            out.push_back(before[mTile * nTiles * 4 + i] * f[i % 4 / 2]);
+        }
+        return out;
+      },
+      [&] { return Vs(before); });
+  Vs a;
+  for (int64_t mTile = 0; mTile < 2; ++mTile) {
+    // a0, a2 of one half of the pairs, then a1, a3 of the other.
+    Vs w = k.loadWords(weights + parity * 1024 + mTile * 512 + lane * 16, 4);
+    a.append({w[0], w[2], w[1], w[3]});
+  }
+  Ptr at = tileAt(index) + valueOffset;
+  auto product = [&](int64_t nTile, ArrayRef<V> b) {
+    for (int64_t mTile = 0; mTile < 2; ++mTile) {
+      int64_t first = (mTile * nTiles + nTile) * 4;
+      Vs d = mma(ArrayRef(a).slice(4 * mTile, 4), b,
+                 ArrayRef(acc).slice(first, 4));
+      llvm::copy(d, acc.begin() + first);
+    }
+  };
+  if (!fp8) {
+    for (int64_t n = 0; n < nTiles; n += 2) {
+      Vs r = k.ldmatrix(at + n * 16, /*transposed=*/true);
+      product(n, ArrayRef(r).take_front(2));
+      product(n + 1, ArrayRef(r).drop_front(2));
+    }
+  } else {
+    // A chunk of 16 values is two n-tiles: its even and its odd columns.
+    for (int64_t n = 0; n < nTiles; n += 4) {
+      Vs r = k.ldmatrix(at + n * 8, /*transposed=*/true);
+      for (int64_t c = 0; c < 2 && n + 2 * c < nTiles; ++c) {
+        V first = k.permuteBytes(r[2 * c], r[2 * c], 0x3120);
+        V second = k.permuteBytes(r[2 * c + 1], r[2 * c + 1], 0x3120);
+        product(n + 2 * c, {k.e4m3ToF16(first & 0xFFFF),
+                            k.e4m3ToF16(second & 0xFFFF)});
+        product(n + 2 * c + 1,
+                {k.e4m3ToF16(first >> 16), k.e4m3ToF16(second >> 16)});
+      }
+    }
+  }
+  arrive(empty + index % slots * 8);
+  return acc;
+}
+
+/// All tiles of a run. State: maximum, sum, accumulators.
+Vs Prefill::runBody(const Run &run, ArrayRef<V> state) {
+  V first = warp == 0;
+  for (int64_t tile = 0; tile < tilesAhead; ++tile)
+    k.when(first & (run.tiles > tile), [&] {
+      issue(run, k.i32(tile), pageOf(k.i32(tile)));
+    });
+  storePartial(scores(run.base), run.base);
+  Vs begin = softmax(run, k.i32(0), state.take_front(2));
+  begin.append(state.begin() + 2, state.end());
+  // The page of the next tile to be copied is looked up a tile ahead.
+  begin.push_back(pageOf(k.i32(tilesAhead)));
+  Vs end = k.loop(
+      k.i32(0), run.tiles - 1, 1, begin, [&](V tile, ArrayRef<V> now) {
+        V next = tile + tilesAhead;
+        k.when(first & (next < run.tiles),
+               [&] { issue(run, next, now.back()); });
+        V page = pageOf(next + 1);
+        V index = run.base + tile;
+        storePartial(scores(index + 1), index + 1);
+        Vs acc = output(index, now.drop_front(2).drop_back());
+        Vs out = softmax(run, tile + 1, now.take_front(2));
+        out.append(acc);
+        out.push_back(page);
+        return out;
+      });
+  V index = run.base + run.tiles - 1;
+  k.mbarrierWait(ready, index & 1);
+  Vs out(end.begin(), end.begin() + 2);
+  out.append(output(index, ArrayRef(end).drop_front(2).drop_back()));
+  return out;
+}
+
+void Prefill::store(ArrayRef<V> state) {
+  V sum = state[1];
+  sum = sum + k.shuffleXor(sum, 1);
+  sum = sum + k.shuffleXor(sum, 2);
+  k.barrier(); // factors of the last tiles have been read
+  k.when(t == 0, [&] {
+    k.store(factors + quarter * 32 + g * 4, k.divide(k.f32(1), sum));
+  });
+  k.barrier();
+  ArrayRef<V> acc = state.drop_front(2);
+  V pairs = tokens * spec.heads;
+  for (int64_t mTile = 0; mTile < 2; ++mTile)
+    for (int64_t half = 0; half < 2; ++half) {
+      int64_t row = 16 * mTile + 8 * half;
+      V pair = firstPair + group * 32 + g + row;
+      V factor = k.loadF32(factors + g * 4 + row * 4);
+      if (fp8)
+        factor = factor * cacheScale;
+      auto value = [&](int64_t nTile, int64_t i) {
+        return acc[(mTile * nTiles + nTile) * 4 + 2 * half + i] * factor;
+      };
+      k.when(pair < pairs, [&] {
+        Ptr y = k.buffer(7) + k.to64(pair) * (spec.latent * 4) +
+                quarter * (spec.latent);
+        if (fp8)
+          for (int64_t n = 0; n < nTiles; n += 2)
+            k.storeWords(y + (n * 32) + t * 16,
+                         {value(n, 0), value(n + 1, 0), value(n, 1),
+                          value(n + 1, 1)});
+        else
+          for (int64_t n = 0; n < nTiles; ++n)
+            k.storeWords(y + (n * 32) + t * 8, {value(n, 0), value(n, 1)});
+      });
+    }
+}
+
+void Prefill::build() {
+  setUp();
+  pageColumns = k.scalar32(0);
+  if (fp8)
+    cacheScale = k.scalarF32(1);
+  tokens = k.scalar32(fp8 ? 2 : 1);
+  k.gridWait();
+  k.gridTrigger();
+  loadQuery();
+  Ptr positions = k.buffer(1), sequence = k.buffer(2);
+  V firstToken = firstPair / spec.heads;
+  V lastToken = k.minimum((firstPair + (pairsOfBlock - 1)) / spec.heads,
+                          tokens - 1);
+
+  // State: the first token of the next run, tiles so far, maximum, sum,
+  // accumulators.
+  Vs state{firstToken, k.i32(0), k.f32(-1e30), k.f32(0)};
+  state.append(accCount(), k.f32(0));
+  Vs end = k.loopWhile(
+      state, [&](ArrayRef<V> now) { return !(now[0] > lastToken); },
+      [&](ArrayRef<V> now) {
+        V of = k.loadI32(sequence + now[0] * 4);
+        V next = k.loopWhile(
+            {now[0] + 1},
+            [&](ArrayRef<V> at) {
+              V same = k.loadI32(sequence + k.minimum(at[0], lastToken) * 4) ==
+                       of;
+              return (lastToken >= at[0]) & same;
+            },
+            [&](ArrayRef<V> at) { return Vs{at[0] + 1}; })[0];
+        V rows = k.loadI32(positions + (next - 1) * 4) + 1;
+        V myToken =
+            (firstPair + group * 32 + quarter * 8 + g) / spec.heads;
+        V mine = (myToken >= now[0]) & (myToken < next);
+        V limit = k.ifElse(
+            mine, {k.i32Type()},
+            [&] { return Vs{k.loadI32(positions + myToken * 4) + 1}; },
+            [&] { return Vs{k.i32(0)}; })[0];
+        k.storeWords(notes, {of * pageColumns, rows, limit, next});
+        Run run{now[1], k.ceilDiv(rows, tileRows)};
+        Vs out{k.i32(0), run.base + run.tiles};
+        out.append(runBody(run, now.drop_front(2)));
+        out[0] = note(Next);
+        return out;
+      });
+  store(ArrayRef(end).drop_front(2));
+}
+
+} // namespace
+
+AttentionKernels latentAttentionPrefill(KernelSite site,
+                                        const AttentionSpec &spec) {
+  std::string name =
+      kernelName("latent_attention_prefill", formatName(spec.cache), spec.heads,
+                 spec.latent, spec.rope, nameOf(spec.scale));
+  AttentionKernels out;
+  out.first = {name, "ceildiv(tokens * " + std::to_string(spec.heads) + ", " +
+                         std::to_string(pairsOfBlock) + ")"};
+  out.partialRows = out.lseRows = "1";
+  if (exists(site, name))
+    return out;
+  KernelBuilder k(site.kernels, site.loc, name,
+                  {"read", "read", "read", "read", "read", "readwrite",
+                   "readwrite", "write"},
+                  spec.cache == Format::FP8E4M3 ? 3 : 2, {threads});
+  Prefill(k, spec).build();
+  k.finish();
+  return out;
+}
+
+} // namespace mla::nvvm
