@@ -5,10 +5,47 @@
 //===----------------------------------------------------------------------===//
 #include "Verify.h"
 #include "mla/Plan/Plan.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"
 
 using namespace mlir;
 using namespace mla;
+
+std::string mla::originOf(Operation *op) {
+  if (auto name = op->getLoc()->findInstanceOf<NameLoc>())
+    return name.getName().str();
+  return op->getName().getStringRef().str();
+}
+
+llvm::DenseMap<Value, std::string> mla::nameValues(Block &block) {
+  llvm::DenseMap<Value, std::string> names;
+  llvm::StringMap<int> seen;
+  for (Operation &op : block)
+    for (OpResult result : op.getResults()) {
+      std::string name = originOf(&op) + "/" +
+                         op.getName().stripDialect().str() + ":" +
+                         std::to_string(result.getResultNumber());
+      if (int before = seen[name]++)
+        name += "#" + std::to_string(before + 1);
+      names[result] = std::move(name);
+    }
+  return names;
+}
+
+LogicalResult mla::checkLogits(func::FuncOp step) {
+  auto end = cast<func::ReturnOp>(step.getBody().front().getTerminator());
+  Value logits = end.getNumOperands() == 1 ? end.getOperand(0) : Value();
+  auto gather = logits ? logits.getDefiningOp<AllGatherOp>() : AllGatherOp();
+  if (gather)
+    logits = gather.getX();
+  if (!logits || !logits.getDefiningOp<LMHeadOp>())
+    return end.emitOpError("expected the step to return the logits of a "
+                           "mla.lm_head");
+  for (auto other : step.getBody().front().getOps<AllGatherOp>())
+    if (other != gather)
+      return other.emitOpError("expected only logits to be gathered");
+  return success();
+}
 
 LogicalResult ProgramOp::verify() {
   int64_t tokens = getMaxTokens();
@@ -48,6 +85,8 @@ LogicalResult LaunchOp::verify() {
   SmallVector<StringRef> texts{getGrid()};
   for (Attribute scalar : getScalars())
     texts.push_back(cast<StringAttr>(scalar).getValue());
+  if (auto bytes = getWeightBytes())
+    texts.push_back(*bytes);
   for (StringRef text : texts)
     if (auto expr = plan::Expr::parse(std::string_view(text)); !expr.ok())
       return emitOpError("C3: ") << expr.status().message();

@@ -79,6 +79,7 @@ Result<CacheChoice> chooseCacheFormat(const CacheRequest &request,
     choice.format = Format::FP8E4M3;
     choice.reason = quantization.source + " asks for it";
   } else {
+    choice.format = request.fallback;
     choice.reason = "the default";
   }
   if (choice.format == Format::FP8E4M3)

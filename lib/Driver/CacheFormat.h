@@ -19,6 +19,7 @@ struct CacheRequest {
   /// A file of mla-run calibrate, or one number for all layers; "" for neither.
   std::string scales;
   bool plain = false; ///< the graph keeps its expanded caches
+  Format fallback = Format::F32; ///< of the target, if nobody asks for another
 };
 
 struct CacheChoice {

@@ -8,7 +8,9 @@
 #include "CacheFormat.h"
 #include "Diagnostics.h"
 #include "Report.h"
+#include "StepFunction.h"
 #include "mla/CodeGen/Host/Emit.h"
+#include "mla/CodeGen/NVVM/Emit.h"
 #include "mla/Dialect/MLA.h"
 #include "mla/Import/Import.h"
 #include "mla/Plan/Plan.h"
@@ -48,6 +50,8 @@ public:
   llvm::Error run();
 
 private:
+  llvm::Error readModel();
+  llvm::Error limitContext();
   llvm::Error openCheckpoint();
   llvm::Error chooseCache();
   llvm::Error import();
@@ -56,6 +60,8 @@ private:
   llvm::Error emit();
   /// Who made the plan, and which rank's share of the model it is.
   std::string producer() const;
+  llvm::Error emitPlan(const std::filesystem::path &folder,
+                       std::string &report);
   void timed(StringRef what);
   /// `error`, or an error without text if diagnostics have told it.
   llvm::Error unlessTold(llvm::Error error);
@@ -70,6 +76,7 @@ private:
   ModelConfig config;
   std::optional<Checkpoint> checkpoint;
   CacheChoice cache;
+  const Gpu *gpu = nullptr; ///< the target, if it is one
   OwningOpRef<ModuleOp> module;
 };
 } // namespace
@@ -87,6 +94,43 @@ llvm::Error Compilation::unlessTold(llvm::Error error) {
   llvm::consumeError(std::move(error));
   diagnostics.finish();
   return llvm::createStringError("");
+}
+
+llvm::Error Compilation::readModel() {
+  if (options.model.extension() != ".mlir") {
+    auto read = ModelConfig::read(options.model);
+    if (!read.ok())
+      return toError(read.status());
+    config = *std::move(read);
+    return llvm::Error::success();
+  }
+  if (!options.syntheticSeed)
+    return llvm::createStringError(
+        options.model.string() +
+        " is a step function without a checkpoint: add --synthetic-weights SEED");
+  auto read = readStepFunction(context, options.model, config);
+  if (!read)
+    return unlessTold(read.takeError());
+  module = std::move(*read);
+  return llvm::Error::success();
+}
+
+/// What the command line and the target leave of the model's context.
+llvm::Error Compilation::limitContext() {
+  if (options.maxContext > config.maxPositions)
+    return llvm::createStringError(
+        "--max-context: the model has " + std::to_string(config.maxPositions) +
+        " positions, found " + std::to_string(options.maxContext));
+  if (options.maxContext)
+    config.maxPositions = options.maxContext;
+  if (gpu && config.indexer && config.indexer->topk < config.maxPositions) {
+    config.maxPositions = config.indexer->topk;
+    err << "mla-compile: warning: the context is limited to "
+        << config.maxPositions
+        << " tokens (index_topk): beyond it attention is sparse, which "
+        << gpu->name << " has no kernel for yet\n";
+  }
+  return llvm::Error::success();
 }
 
 llvm::Error Compilation::openCheckpoint() {
@@ -107,7 +151,7 @@ llvm::Error Compilation::openCheckpoint() {
 
 llvm::Error Compilation::chooseCache() {
   CacheRequest request{options.cacheFormat, options.cacheScales,
-                       !options.pipeline.fuse};
+                       !options.pipeline.fuse, gpu ? Format::BF16 : Format::F32};
   auto choice = chooseCacheFormat(request, config,
                                   checkpoint ? &*checkpoint : nullptr);
   if (!choice.ok())
@@ -133,6 +177,7 @@ llvm::Error Compilation::runPasses(Stage stage) {
   PipelineOptions pipeline = options.pipeline;
   pipeline.maxPages =
       (config.maxPositions + plan::pageTokens - 1) / plan::pageTokens;
+  pipeline.maxContext = config.maxPositions;
   pipeline.cacheFormat = cache.format;
   pipeline.cacheScales = cache.scales;
   PassManager pm(&context, ModuleOp::getOperationName());
@@ -181,31 +226,49 @@ llvm::Error Compilation::emit() {
   llvm::raw_string_ostream reportStream(report);
   printReport(*module, config, cache, reportStream);
 
-  HostPlanOptions host;
-  host.cpu = options.cpu;
-  host.producer = producer();
-  host.weights = options.noWeights       ? plan::Checkpoint::Kind::None
-                 : options.syntheticSeed ? plan::Checkpoint::Kind::Synthetic
-                                         : plan::Checkpoint::Kind::Safetensors;
-  host.seed = options.syntheticSeed.value_or(0);
-  auto plan = emitHostPlan(*module, config, checkpoint ? &*checkpoint : nullptr,
-                           host, folder->path());
-  if (!plan)
-    return unlessTold(plan.takeError());
+  std::string resources;
+  if (llvm::Error error = emitPlan(folder->path(), resources))
+    return unlessTold(std::move(error));
   if (Status status = folder->commit(); !status.ok())
     return toError(status);
   timed(stageName(Stage::Emit));
 
   out << "plan     " << options.output.string() << "\n"
-      << report << llvm::format("time     %.2f s\n", total.lap());
+      << report << resources
+      << llvm::format("time     %.2f s\n", total.lap());
+  return llvm::Error::success();
+}
+
+/// Writes the plan for the target; `report` gets what the machine code takes.
+llvm::Error Compilation::emitPlan(const std::filesystem::path &folder,
+                                  std::string &report) {
+  PlanOptions plan;
+  plan.producer = producer();
+  plan.weights = options.noWeights       ? plan::Checkpoint::Kind::None
+                 : options.syntheticSeed ? plan::Checkpoint::Kind::Synthetic
+                                         : plan::Checkpoint::Kind::Safetensors;
+  plan.seed = options.syntheticSeed.value_or(0);
+  const Checkpoint *files = checkpoint ? &*checkpoint : nullptr;
+  if (!gpu)
+    return emitHostPlan(*module, config, files, options.cpu, plan, folder)
+        .takeError();
+  auto emitted = emitGpuPlan(*module, config, files, *gpu, plan, folder);
+  if (!emitted)
+    return emitted.takeError();
+  llvm::raw_string_ostream out(report);
+  if (emitted->plan.binary.empty())
+    out << "code     PTX; no ptxas was found, so the driver will compile it\n";
+  else
+    out << "code     machine code and PTX for " << gpu->name << "\n";
+  if (options.verbose)
+    out << resourceTable(emitted->resources, *gpu);
   return llvm::Error::success();
 }
 
 llvm::Error Compilation::run() {
-  auto read = ModelConfig::read(options.model);
-  if (!read.ok())
-    return toError(read.status());
-  config = *std::move(read);
+  gpu = lookupGpu(options.pipeline.target);
+  if (llvm::Error error = readModel())
+    return error;
   if (options.printConfig) {
     out << config.print();
     return llvm::Error::success();
@@ -215,12 +278,14 @@ llvm::Error Compilation::run() {
   if (!options.stopAfter) {
     if (Status status = OutputFolder::check(options.output, planMarker); !status.ok())
       return toError(status);
-    if (options.pipeline.ranks > 1 && options.pipeline.target == "host" &&
-        !options.noWeights && !options.syntheticSeed)
+    if (!gpu && options.pipeline.ranks > 1 && !options.noWeights &&
+        !options.syntheticSeed)
       return llvm::createStringError(
           "the host reads weights in place, whole tensors: --ranks needs one "
           "of --no-weights and --synthetic-weights there");
   }
+  if (llvm::Error error = limitContext())
+    return error;
   if (options.pipeline.ranks > 1 && !options.pipeline.localCollectives &&
       (!options.stopAfter || *options.stopAfter >= Stage::Select))
     return llvm::createStringError(
@@ -230,9 +295,13 @@ llvm::Error Compilation::run() {
     return error;
   if (llvm::Error error = chooseCache())
     return error;
-  if (llvm::Error error = import())
-    return error;
+  bool isMLIR = !!module; // whose stages before this one are done
+  if (!isMLIR)
+    if (llvm::Error error = import())
+      return error;
   for (const StageInfo &info : stages()) {
+    if (isMLIR && info.stage == Stage::Import)
+      continue;
     if (info.stage == Stage::Emit)
       return emit();
     if (llvm::Error error = runPasses(info.stage))

@@ -55,6 +55,7 @@ static std::string footer() {
          "\nExamples:\n"
          "  mla-compile -o kjv.plan                    the bundled model\n"
          "  mla-compile DeepSeek-V2-Lite -o v2.plan    a Hugging Face folder\n"
+         "  mla-compile DeepSeek-V2-Lite -o v2.plan --target sm_120a\n"
          "  mla-compile config.json --no-weights --stop-after=fuse\n"
          "\nExit status: 0 done, 1 the model could not be compiled, 2 wrong "
          "usage.\n";
@@ -77,8 +78,9 @@ int mla::compileMain(int argc, char **argv) {
                "mla-run executes.",
                "mla-compile");
   app.add_option("MODEL", model,
-                 "Model folder (config.json, *.safetensors), or a lone "
-                 "config.json; the bundled kjv-tiny if left out")
+                 "Model folder (config.json, *.safetensors), a lone "
+                 "config.json, or a step function as .mlir; the bundled kjv-tiny "
+                 "if left out")
       ->type_name("");
   app.add_option("-o,--output", output,
                  "Folder of the plan; with --stop-after the file for the IR")
@@ -87,6 +89,10 @@ int mla::compileMain(int argc, char **argv) {
       ->type_name("NAME")
       ->capture_default_str()
       ->check(CLI::IsMember(targetNames()).description(""));
+  app.add_option("--max-context", options.maxContext,
+                 "Most tokens of a sequence (default: the model's)")
+      ->type_name("N")
+      ->check(between(1, int64_t(1) << 31));
   app.add_option("--cpu", options.cpu, "CPU that the kernels may rely on")
       ->type_name("NAME")
       ->capture_default_str();
@@ -126,7 +132,7 @@ int mla::compileMain(int argc, char **argv) {
   std::string cache = "auto";
   app.add_option("--kv-cache-dtype", cache,
                  "Format of the latent cache: auto (what the checkpoint asks "
-                 "for, else f32), f32, bf16, f16, fp8_e4m3")
+                 "for, else f32 on the host, bf16 on a GPU), f32, bf16, f16, fp8_e4m3")
       ->type_name("FORMAT")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16", "fp8_e4m3"})

@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "mla/CodeGen/Host/Passes.h"
+#include "mla/CodeGen/NVVM/Passes.h"
 #include "mla/Dialect/MLA.h"
 #include "mla/Driver/Driver.h"
 #include "mla/Pipelines/Pipelines.h"
@@ -11,6 +12,7 @@
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
@@ -25,11 +27,12 @@ int mla::optMain(int argc, char **argv) {
   // all would make --help and error messages useless.
   DialectRegistry registry;
   registry.insert<MLADialect, arith::ArithDialect, func::FuncDialect,
-                  LLVM::LLVMDialect, math::MathDialect, memref::MemRefDialect,
+                  LLVM::LLVMDialect, math::MathDialect, NVVM::NVVMDialect, memref::MemRefDialect,
                   scf::SCFDialect, vector::VectorDialect>();
 
   registerMLATransformsPasses();
   registerMLAHostPasses();
+  registerMLANVVMPasses();
   registerPipelines();
   registerCSEPass();
   registerCanonicalizerPass();

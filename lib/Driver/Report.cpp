@@ -59,8 +59,9 @@ void mla::printReport(ModuleOp module, const ModelConfig &config,
   }
   size_t kernels = 0;
   if (auto inner = module.lookupSymbol<ModuleOp>("kernels"))
-    for (auto kernel : inner.getOps<func::FuncOp>())
-      kernels += !kernel.isDeclaration();
+    kernels = llvm::count_if(inner.getOps(), [](Operation &op) {
+      return op.hasAttr("mla.access");
+    });
 
   out << "model    " << config.architectureName << ", " << config.layers
       << " layers, hidden " << config.hiddenSize << ", vocabulary "

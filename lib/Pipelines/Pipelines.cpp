@@ -8,6 +8,8 @@
 //===----------------------------------------------------------------------===//
 #include "mla/Pipelines/Pipelines.h"
 #include "mla/CodeGen/Host/Passes.h"
+#include "mla/CodeGen/NVVM/Passes.h"
+#include "mla/Target/Gpu.h"
 #include "mla/Transforms/Passes.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassOptions.h"
@@ -87,6 +89,14 @@ void mla::buildSelectPipeline(OpPassManager &pm,
   // After all graph rewrites, since a choice made for an op is void once the op
   // changes. This is where a model that the target cannot run is refused,
   // before any code is generated, and by name: which op, which candidate, why.
+  // A GPU has no kernel that attends to chosen positions, and needs none while
+  // an indexer chooses all of them. The host keeps the indexer: it is the oracle.
+  if (lookupGpu(options.target)) {
+    FoldIndexerPassOptions fold;
+    fold.maxContext = options.maxContext;
+    pm.addPass(createFoldIndexerPass(fold));
+  }
+
   SelectLoweringPassOptions select;
   select.target = options.target;
   pm.addPass(createSelectLoweringPass(select));
@@ -101,13 +111,26 @@ void mla::buildLowerPipeline(OpPassManager &pm,
                              const PipelineOptions &options) {
   // Decoding steps are small, prompts come in large chunks. A program for
   // small steps has less scratch memory and finer grids.
-  constexpr int64_t smallStep = 16;
-  LowerToHostPassOptions lower;
-  if (options.maxStepTokens > smallStep)
-    lower.stepTokens.push_back(smallStep);
-  lower.stepTokens.push_back(options.maxStepTokens);
-  lower.maxSequences = options.maxSequences;
-  pm.addPass(createLowerToHostPass(lower));
+  auto buckets = [&](ArrayRef<int64_t> smaller) {
+    SmallVector<int64_t> tokens(smaller);
+    llvm::erase_if(tokens, [&](int64_t n) { return n >= options.maxStepTokens; });
+    tokens.push_back(options.maxStepTokens);
+    return tokens;
+  };
+  if (lookupGpu(options.target)) {
+    // One token has kernels of its own, up to 64 fit the small forms.
+    LowerToNVVMPassOptions lower;
+    lower.target = options.target;
+    lower.stepTokens = buckets({1, 8, 64});
+    lower.maxSequences = options.maxSequences;
+    lower.maxContext = options.maxContext;
+    pm.addPass(createLowerToNVVMPass(lower));
+  } else {
+    LowerToHostPassOptions lower;
+    lower.stepTokens = buckets({16});
+    lower.maxSequences = options.maxSequences;
+    pm.addPass(createLowerToHostPass(lower));
+  }
 
   // Only now is it known which buffers there are and which launches use them.
   PlanMemoryPassOptions memory;
@@ -188,6 +211,9 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
                            llvm::cl::desc("Bound of pages of a sequence"),
                            llvm::cl::init(defaults.maxPages)};
 
+  Option<int64_t> maxContext{*this, "max-context",
+                             llvm::cl::desc("Bound of tokens of a sequence"),
+                             llvm::cl::init(defaults.maxContext)};
   Option<int64_t> ranks{*this, "ranks", llvm::cl::desc("Number of ranks"),
                         llvm::cl::init(defaults.ranks)};
   Option<int64_t> rank{*this, "rank", llvm::cl::desc("Rank to compile for"),
@@ -209,6 +235,7 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
     options.maxStepTokens = maxStepTokens;
     options.maxSequences = maxSequences;
     options.maxPages = maxPages;
+    options.maxContext = maxContext;
     options.ranks = ranks;
     options.rank = rank;
     options.localCollectives = localCollectives;

@@ -82,6 +82,14 @@ Result<Plan> read(const std::filesystem::path &folder) {
       return invalid((folder / plan.library).string() +
                      ": expected the file that the plan was written with, "
                      "found other bytes (the hash differs)");
+    if (plan.binary.empty())
+      return plan;
+    MLA_RETURN_IF_ERROR(checkFile(folder, root, plan.binary));
+    MLA_ASSIGN_OR_RETURN(uint64_t binaryHash, hashFile(folder / plan.binary));
+    if (binaryHash != plan.binaryHash)
+      return invalid((folder / plan.binary).string() +
+                     ": expected the file that the plan was written with, "
+                     "found other bytes (the hash differs)");
     return plan;
   } catch (const std::exception &e) { // Memory ran out.
     return exhausted(folder.string() +

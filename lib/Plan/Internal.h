@@ -28,6 +28,8 @@ constexpr int64_t maxStep = int64_t(1) << 31;
 constexpr int64_t maxSequencePages = (int64_t(1) << 31) / pageTokens;
 /// Pages of the whole cache: page numbers fit an i32.
 constexpr int64_t maxCapacity = (int64_t(1) << 31) - 1;
+/// Threads and dynamic shared memory of a block, on any GPU.
+constexpr int64_t maxBlockThreads = 1024, maxSharedBytes = 232448;
 constexpr size_t maxRank = 8;
 constexpr size_t maxNameBytes = 255;
 constexpr size_t maxTextBytes = 4096;
@@ -47,6 +49,7 @@ std::string quote(std::string_view text);
 
 std::string_view accessName(Access access);
 std::string_view checkpointKindName(Checkpoint::Kind kind);
+std::string_view layoutName(Layout layout);
 /// "read f32", "table bf16", "scalar".
 std::string parameterText(const Parameter &parameter);
 

@@ -5,6 +5,7 @@
 //===----------------------------------------------------------------------===//
 #include "mla/Plan/Plan.h"
 #include "Internal.h"
+#include "mla/Quant/Pack.h"
 #include "mla/Support/Hash.h"
 #include <algorithm>
 #include <array>
@@ -22,11 +23,66 @@ std::string_view portName(Port port) {
   return i < portCount ? names[i] : "unknown";
 }
 
-std::vector<StoragePart> Weight::parts() const {
-  int64_t rows = 1, columns = shape.empty() ? 1 : shape.back();
+int64_t Weight::matrixColumns() const {
+  return shape.size() > (stacked ? 1 : 0) ? shape.back() : 1;
+}
+
+int64_t Weight::matrixRows() const {
+  int64_t rows = 1;
   for (size_t i = stacked ? 1 : 0; i + 1 < shape.size(); ++i)
     rows *= shape[i];
-  return storageParts(format, rows, columns);
+  return rows;
+}
+
+std::vector<StoragePart> Weight::parts() const {
+  return layout == Layout::Checkpoint
+             ? storageParts(format, matrixRows(), matrixColumns())
+             : storageParts(slice.format, slice.rows, slice.columns);
+}
+
+Result<uint64_t> Weight::deviceBytes() const {
+  auto tooLarge = [&] {
+    return invalid("weight " + name + ": its size overflows 64 bits");
+  };
+  // The sizes below are products of these three and of small numbers.
+  uint64_t tensors = stacked && !shape.empty() ? uint64_t(shape[0]) : 1;
+  uint64_t elements = 1;
+  for (int64_t n : shape)
+    if (n < 1 || __builtin_mul_overflow(elements, uint64_t(n), &elements) ||
+        elements > detail::maxInteger)
+      return tooLarge();
+  switch (layout) {
+  case Layout::Checkpoint: {
+    uint64_t bytes = 0;
+    for (const StoragePart &part : parts())
+      bytes += part.bytes();
+    return bytes * tensors;
+  }
+  case Layout::Rows:
+    if (std::optional<uint64_t> element = elementBytes(format))
+      return elements * *element;
+    return unsupported("weight " + name + ": rows of " +
+                       std::string(formatName(format)) +
+                       " have no elements that stand alone");
+  case Layout::Packed: {
+    if (!quant::canPack(format))
+      return unsupported("weight " + name + ": matrices of " +
+                         std::string(formatName(format)) +
+                         " cannot be packed");
+    // Padding can make a matrix of one row or column 16 * 128 times as large.
+    uint64_t bytes = 0;
+    int64_t rows = matrixRows(), columns = matrixColumns();
+    if (__builtin_mul_overflow(uint64_t(rows + 128), uint64_t(columns + 128),
+                               &bytes) ||
+        bytes > detail::maxInteger ||
+        __builtin_mul_overflow(
+            uint64_t(quant::packedBytes(format, rows, columns)), tensors,
+            &bytes))
+      return tooLarge();
+    return bytes;
+  }
+  }
+  return internalError("a layout that is not known");
 }
 
 Result<uint64_t> bufferBytes(Format format, const std::vector<Expr> &shape,

@@ -31,9 +31,7 @@ public:
     target(root["target"]);
     model(root["model"]);
     checkpoint(root["checkpoint"]);
-    keys(root["library"], {"file", "hash"});
-    plan.library = root["library"]["file"].string();
-    plan.libraryHash = hash(root["library"]["hash"]);
+    library(root["library"]);
     for (JsonValue v : root["tokenizer"].elements())
       plan.tokenizerFiles.push_back(v.string());
     plan.maxPages = root["max_pages"].integer(0, maxInteger);
@@ -129,6 +127,18 @@ private:
     plan.target.kernelAbi = v["kernel_abi"].integer(0, maxInteger);
   }
 
+  void library(JsonValue v) {
+    plan.library = v["file"].string();
+    plan.libraryHash = hash(v["hash"]);
+    if (v["binary"].absent())
+      return keys(v, {"file", "hash"});
+    keys(v, {"file", "hash", "binary", "binary_hash"});
+    plan.binary = v["binary"].string();
+    if (plan.binary.empty() && v["binary"].isString())
+      v["binary"].fail("a file name");
+    plan.binaryHash = hash(v["binary_hash"]);
+  }
+
   void model(JsonValue v) {
     keys(v, {"architecture", "vocab_size", "layers", "hidden_size",
              "max_positions", "bos_token", "eos_tokens"});
@@ -184,8 +194,12 @@ private:
     for (JsonValue d : v["shape"].elements())
       w.shape.push_back(d.integer(1, maxInteger));
     w.stacked = !v["stacked"].absent();
-    std::vector<StoragePart> parts = storageParts(w.format, 1, 1);
     std::vector<std::string_view> own = {"name", "format", "shape"};
+    if (!v["layout"].absent()) {
+      own.insert(own.end(), {"layout", "slice"});
+      layout(v, w);
+    }
+    std::vector<StoragePart> parts = storageParts(w.storedFormat(), 1, 1);
     for (size_t i = 1; i < parts.size(); ++i)
       own.push_back(parts[i].name);
     sourcesOf(v, own, w, w.sources);
@@ -206,6 +220,31 @@ private:
     }
     add(weights, w.name, plan.weights.size());
     plan.weights.push_back(std::move(w));
+  }
+
+  void layout(JsonValue v, Weight &w) {
+    std::string name = v["layout"].string();
+    w.layout = name == "rows" ? Layout::Rows : Layout::Packed;
+    if (name != "rows" && name != "packed" && v["layout"].isString())
+      v["layout"].fail("\"rows\" or \"packed\"");
+    JsonValue slice = v["slice"];
+    keys(slice, {"format", "rows", "columns", "first_row", "first_column",
+                 "blocks", "block_rows", "row_stride", "transposed"});
+    Slice &s = w.slice;
+    s.format = format(slice["format"]);
+    s.rows = slice["rows"].integer(1, maxInteger);
+    s.columns = slice["columns"].integer(1, maxInteger);
+    s.blockRows = slice["block_rows"].integer(1, maxInteger);
+    auto optional = [&](const char *key, int64_t least, int64_t &to) {
+      if (!slice[key].absent())
+        to = slice[key].integer(least, maxInteger);
+    };
+    optional("first_row", 0, s.firstRow);
+    optional("first_column", 0, s.firstColumn);
+    optional("blocks", 1, s.blocks);
+    optional("row_stride", 0, s.rowStride);
+    if (!slice["transposed"].absent())
+      s.transposed = slice["transposed"].boolean();
   }
 
   /// Where one part of `w` comes from: the keys of `v` beside `own`.
@@ -304,9 +343,15 @@ private:
   }
 
   void kernel(JsonValue v) {
-    keys(v, {"name", "parameters"});
+    JsonValue threads = v["threads"], shared = v["shared_bytes"];
+    keys(v, {"name", "parameters", threads.absent() ? "name" : "threads",
+             shared.absent() ? "name" : "shared_bytes"});
     Kernel k;
     k.name = v["name"].string();
+    if (!threads.absent())
+      k.threads = threads.integer(0, maxInteger);
+    if (!shared.absent())
+      k.sharedBytes = shared.integer(0, maxInteger);
     for (JsonValue p : v["parameters"].elements())
       k.parameters.push_back(parameter(p));
     add(kernels, k.name, plan.kernels.size());
@@ -360,11 +405,15 @@ private:
       p.workspaces.push_back(std::move(space));
     }
     for (JsonValue l : v["launches"].elements()) {
-      keys(l, {"origin", "kernel", "grid", "arguments"});
+      JsonValue bytes = l["weight_bytes"];
+      keys(l, {"origin", "kernel", "grid", "arguments",
+               bytes.absent() ? "grid" : "weight_bytes"});
       Launch launch;
       launch.origin = l["origin"].string();
       launch.kernel = find(kernels, l["kernel"], "the name of a kernel");
       launch.grid = expr(l["grid"]);
+      if (!bytes.absent())
+        launch.weightBytes = expr(bytes);
       for (JsonValue a : l["arguments"].elements())
         launch.arguments.push_back(argument(a, workspaces));
       p.launches.push_back(std::move(launch));

@@ -99,6 +99,18 @@ std::string_view checkpointKindName(Checkpoint::Kind kind) {
   return "unknown";
 }
 
+std::string_view layoutName(Layout layout) {
+  switch (layout) {
+  case Layout::Checkpoint:
+    return "checkpoint";
+  case Layout::Rows:
+    return "rows";
+  case Layout::Packed:
+    return "packed";
+  }
+  return "unknown";
+}
+
 std::string parameterText(const Parameter &parameter) {
   switch (parameter.kind) {
   case Parameter::Kind::Buffer:

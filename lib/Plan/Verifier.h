@@ -28,6 +28,8 @@ private:
   void files();
   void weights();
   void weight(size_t index);
+  void layout(const Weight &weight, const std::string &at);
+  void slice(const Weight &weight, const std::string &at);
   void source(const Weight &weight, const TensorSource &source,
               uint64_t bytes, const std::string &at);
   void caches();

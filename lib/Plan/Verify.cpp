@@ -64,14 +64,18 @@ void Verifier::target() {
   if (!isName(t.name))
     fail("/target/name",
          "expected the name of a target, found " + quote(t.name));
+  else if (!t.isHost() && !t.name.starts_with("sm_"))
+    fail("/target/name", "expected \"host\" or a GPU (\"sm_...\"), found " +
+                             quote(t.name));
   text(t.cpu, "/target/cpu");
   for (size_t i = 0; i < t.features.size(); ++i)
     if (!isName(t.features[i]))
       fail("/target/features/" + std::to_string(i),
            "expected the name of a CPU feature, found " + quote(t.features[i]));
-  if (t.kernelAbi != hostKernelAbi)
+  int64_t abi = t.isHost() ? hostKernelAbi : cudaKernelAbi;
+  if (t.kernelAbi != abi)
     fail("/target/kernel_abi",
-         "expected kernel ABI " + std::to_string(hostKernelAbi) + ", found " +
+         "expected kernel ABI " + std::to_string(abi) + ", found " +
              std::to_string(t.kernelAbi) + ": compile the plan anew");
 }
 
@@ -140,6 +144,13 @@ void Verifier::files() {
                    " a second time");
   };
   check(plan.library, "/library/file");
+  if (plan.binary.empty() ? plan.binaryHash != 0 : plan.target.isHost())
+    fail("/library/binary", plan.binary.empty()
+                                ? "expected a file for its hash, found none"
+                                : "expected none for the host, found " +
+                                      quote(plan.binary));
+  if (!plan.binary.empty())
+    check(plan.binary, "/library/binary");
   for (size_t i = 0; i < plan.tokenizerFiles.size(); ++i)
     check(plan.tokenizerFiles[i], "/tokenizer/" + std::to_string(i));
 }
@@ -185,6 +196,10 @@ void Verifier::weight(size_t index) {
   if (overflow || __builtin_mul_overflow(total, element, &bytes) ||
       bytes > maxInteger)
     return fail(at + "/shape", "expected less than 2^53 bytes, found more");
+  size_t before = count;
+  layout(w, at);
+  if (count != before)
+    return;
   int64_t group = scaleGroup(w.format);
   bool wholeGroups = w.format == Format::NVFP4 || w.format == Format::Int4G32;
   if (group > 1 && w.shape.size() < (w.stacked ? 3 : 2))
@@ -200,7 +215,7 @@ void Verifier::weight(size_t index) {
   if (w.scales.size() + 1 != parts.size())
     return fail(at, "expected " + std::to_string(parts.size()) + " parts of " +
                         quote(w.name) + " in " +
-                        std::string(formatName(w.format)) + ", found " +
+                        std::string(formatName(w.storedFormat())) + ", found " +
                         std::to_string(w.scales.size() + 1));
   uint64_t wanted = w.stacked ? static_cast<uint64_t>(w.shape[0]) : 1;
   for (size_t p = 0; p < parts.size(); ++p) {
@@ -264,6 +279,14 @@ void Verifier::caches() {
 }
 
 void Verifier::kernels() {
+  bool host = plan.target.isHost();
+  for (size_t i = 0; i < plan.kernels.size(); ++i) {
+    std::string at = "/kernels/" + std::to_string(i);
+    range(plan.kernels[i].threads, host ? 0 : 1, host ? 0 : maxBlockThreads,
+          at + "/threads");
+    range(plan.kernels[i].sharedBytes, 0, host ? 0 : maxSharedBytes,
+          at + "/shared_bytes");
+  }
   std::unordered_set<std::string_view> seen;
   for (size_t i = 0; i < plan.kernels.size(); ++i) {
     const std::string &name = plan.kernels[i].name;

@@ -158,6 +158,11 @@ void Verifier::launch(ProgramState &state, size_t index) {
     fail(at + "/grid", "expected a grid of at least 0, found " +
                            quote(l.grid.str()) + " = " +
                            std::to_string(*least));
+  if (auto least = evaluate(state, l.weightBytes, at + "/weight_bytes");
+      least && *least < 0)
+    fail(at + "/weight_bytes", "expected at least 0 bytes, found " +
+                                   quote(l.weightBytes.str()) + " = " +
+                                   std::to_string(*least));
   if (l.kernel >= plan.kernels.size())
     return fail(at + "/kernel", "expected a kernel from 0 to " +
                                     std::to_string(plan.kernels.size()) +

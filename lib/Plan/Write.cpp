@@ -189,13 +189,37 @@ void addSources(Json &out, const std::vector<TensorSource> &sources,
   }
 }
 
+/// Keys at their defaults are left out.
+Json toJson(const Slice &s) {
+  Json out;
+  out["format"] = formatName(s.format);
+  out["rows"] = s.rows;
+  out["columns"] = s.columns;
+  if (s.firstRow != 0)
+    out["first_row"] = s.firstRow;
+  if (s.firstColumn != 0)
+    out["first_column"] = s.firstColumn;
+  if (s.blocks != 1)
+    out["blocks"] = s.blocks;
+  out["block_rows"] = s.blockRows;
+  if (s.rowStride != 0)
+    out["row_stride"] = s.rowStride;
+  if (s.transposed)
+    out["transposed"] = true;
+  return out;
+}
+
 Json toJson(const Weight &w, bool placed) {
   Json out;
   out["name"] = w.name;
   out["format"] = formatName(w.format);
   out["shape"] = w.shape;
+  if (w.layout != Layout::Checkpoint) {
+    out["layout"] = detail::layoutName(w.layout);
+    out["slice"] = toJson(w.slice);
+  }
   addSources(out, w.sources, w.stacked, placed);
-  std::vector<StoragePart> parts = storageParts(w.format, 1, 1);
+  std::vector<StoragePart> parts = storageParts(w.storedFormat(), 1, 1);
   for (size_t i = 1; i < parts.size() && i <= w.scales.size(); ++i) {
     const WeightScales &scales = w.scales[i - 1];
     Json &part = out[std::string(parts[i].name)] = Json::object();
@@ -251,10 +275,13 @@ Json toJson(const Plan &plan, const Program &p) {
     Json arguments = Json::array();
     for (const Argument &a : l.arguments)
       arguments.push_back(toJson(plan, p, a));
-    launches.push_back({{"origin", l.origin},
-                        {"kernel", nameOf(plan.kernels, l.kernel)},
-                        {"grid", toJson(l.grid)},
-                        {"arguments", std::move(arguments)}});
+    Json launch = {{"origin", l.origin},
+                   {"kernel", nameOf(plan.kernels, l.kernel)},
+                   {"grid", toJson(l.grid)}};
+    if (!(l.weightBytes == Expr(0)))
+      launch["weight_bytes"] = toJson(l.weightBytes);
+    launch["arguments"] = std::move(arguments);
+    launches.push_back(std::move(launch));
   }
   return out;
 }
@@ -299,6 +326,10 @@ Json toJson(const Plan &plan) {
   out["model"] = toJson(plan.model);
   out["checkpoint"] = toJson(plan.checkpoint);
   out["library"] = {{"file", plan.library}, {"hash", hex(plan.libraryHash)}};
+  if (!plan.binary.empty()) {
+    out["library"]["binary"] = plan.binary;
+    out["library"]["binary_hash"] = hex(plan.binaryHash);
+  }
   out["tokenizer"] = plan.tokenizerFiles;
   out["max_pages"] = plan.maxPages;
   Json &weights = out["weights"] = Json::array();
@@ -319,8 +350,14 @@ Json toJson(const Plan &plan) {
     Json parameters = Json::array();
     for (const Parameter &p : k.parameters)
       parameters.push_back(detail::parameterText(p));
-    kernels.push_back(
-        {{"name", k.name}, {"parameters", std::move(parameters)}});
+    Json kernel;
+    kernel["name"] = k.name;
+    if (k.threads != 0)
+      kernel["threads"] = k.threads;
+    if (k.sharedBytes != 0)
+      kernel["shared_bytes"] = k.sharedBytes;
+    kernel["parameters"] = std::move(parameters);
+    kernels.push_back(std::move(kernel));
   }
   Json &programs = out["programs"] = Json::array();
   for (const Program &p : plan.programs)

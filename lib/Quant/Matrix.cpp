@@ -7,6 +7,7 @@
 //===----------------------------------------------------------------------===//
 #include "mla/Quant/Matrix.h"
 #include "mla/Quant/Codec.h"
+#include "mla/Support/Wide.h"
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -31,17 +32,17 @@ template <typename T> void store(std::byte *part, int64_t index, T value) {
 
 /// The bits of the largest magnitude. Bits of magnitudes order as they do, with
 /// infinity and then NaN behind all others.
-int32_t magnitudeBits(const float *values, int64_t count, int32_t largest = 0) {
+MLA_WIDE_BODY int32_t magnitudeBits(const float *values, int64_t count, int32_t largest = 0) {
   for (int64_t i = 0; i < count; ++i)
     largest = std::max(largest, std::bit_cast<int32_t>(values[i]) & 0x7FFFFFFF);
   return largest;
 }
 
-float magnitude(const float *values, int64_t count) {
+MLA_WIDE_BODY float magnitude(const float *values, int64_t count) {
   return std::bit_cast<float>(magnitudeBits(values, count));
 }
 
-float orOne(float scale) { return scale > 0 ? scale : 1.0F; }
+MLA_WIDE_BODY float orOne(float scale) { return scale > 0 ? scale : 1.0F; }
 
 /// The smallest power of two that is not below `scale`, from 2^-126 on.
 float powerOfTwoAbove(float scale) {
@@ -51,7 +52,7 @@ float powerOfTwoAbove(float scale) {
 }
 
 /// Rounds to an integer, ties to even; |value| < 2^22.
-int32_t roundToInteger(float value) {
+MLA_WIDE_BODY int32_t roundToInteger(float value) {
   constexpr float aligner = 12582912.0F; // 1.5 * 2^23: floats are 1 apart
   return std::bit_cast<int32_t>(value + aligner) -
          std::bit_cast<int32_t>(aligner);
@@ -62,7 +63,7 @@ int32_t roundToInteger(float value) {
 //===----------------------------------------------------------------------===//
 
 /// `rows` <= 128 rows of a column block; `in` and `codes` are strided alike.
-float quantizeTile(const float *in, int64_t rows, int64_t width, int64_t stride,
+MLA_WIDE_BODY float quantizeTile(const float *in, int64_t rows, int64_t width, int64_t stride,
                    std::byte *codes, bool ue8m0) {
   int32_t amax = 0;
   for (int64_t r = 0; r < rows; ++r)
@@ -76,22 +77,33 @@ float quantizeTile(const float *in, int64_t rows, int64_t width, int64_t stride,
   return scale;
 }
 
-/// 16 values; returns the code of the block's scale.
-uint8_t quantizeSixteen(const float *in, float global, std::byte *codes) {
+/// The code of the scale of 16 values.
+MLA_WIDE_BODY uint8_t scaleOfSixteen(const float *in, float global) {
   float amax = magnitude(in, 16);
   float ideal = amax == 0 ? 1.0F : amax / (e2m1Max * global);
-  uint8_t scale = encodeE4M3(std::clamp(ideal, 0x1p-9F, e4m3Max));
-  float step = decodeE4M3(scale) * global;
-  uint32_t nibbles[16];
-  for (int i = 0; i < 16; ++i)
-    nibbles[i] = encodeE2M1(in[i] / step);
-  for (int i = 0; i < 8; ++i)
+  return encodeE4M3(std::clamp(ideal, 0x1p-9F, e4m3Max));
+}
+
+/// `groups` <= 64 groups of 16 values. Pass by pass, since each is then a long
+/// loop that becomes vectors.
+MLA_WIDE_BODY void quantizeSixteens(const float *in, int64_t groups, float global,
+                      std::byte *codes, std::byte *scales) {
+  constexpr int64_t most = 64 * 16;
+  float steps[most];
+  uint8_t nibbles[most];
+  for (int64_t g = 0; g < groups; ++g) {
+    uint8_t scale = scaleOfSixteen(in + 16 * g, global);
+    scales[g] = std::byte{scale};
+    std::fill_n(steps + 16 * g, 16, decodeE4M3(scale) * global);
+  }
+  for (int64_t i = 0; i < 16 * groups; ++i)
+    nibbles[i] = encodeE2M1(in[i] / steps[i]);
+  for (int64_t i = 0; i < 8 * groups; ++i)
     codes[i] = std::byte(nibbles[2 * i] | nibbles[2 * i + 1] << 4);
-  return scale;
 }
 
 /// 32 values into four words; returns the scale.
-uint16_t quantizeThirtyTwo(const float *in, std::byte *words) {
+MLA_WIDE_BODY uint16_t quantizeThirtyTwo(const float *in, std::byte *words) {
   uint16_t code = encodeBF16(magnitude(in, 32) / 7);
   if (code == 0)
     code = encodeBF16(1);
@@ -108,6 +120,63 @@ uint16_t quantizeThirtyTwo(const float *in, std::byte *words) {
     store(words, w, word);
   }
   return code;
+}
+//===----------------------------------------------------------------------===//
+// Rows, compiled twice
+//===----------------------------------------------------------------------===//
+
+MLA_WIDE_BODY void quantizeRowsBody(std::span<const float> in, int64_t firstRow,
+                                    const MatrixParts &out, bool ue8m0) {
+  const int64_t columns = out.columns, first = firstRow * columns;
+  const auto count = static_cast<int64_t>(in.size());
+  std::byte *values = out.values.data(), *scales = out.scales.data();
+  switch (out.format) {
+  case Format::F32:
+    std::memcpy(values + first * 4, in.data(), in.size_bytes());
+    break;
+  case Format::BF16:
+    for (int64_t i = 0; i < count; ++i)
+      store(values, first + i, encodeBF16(in[i]));
+    break;
+  case Format::F16:
+    for (int64_t i = 0; i < count; ++i)
+      store(values, first + i, encodeF16(in[i]));
+    break;
+  case Format::FP8Block: {
+    const int64_t rows = count / columns, across = (columns + tile - 1) / tile;
+    for (int64_t r = 0; r < rows; r += tile)
+      for (int64_t b = 0; b < across; ++b) {
+        int64_t at = r * columns + b * tile;
+        float scale = quantizeTile(in.data() + at, std::min(tile, rows - r),
+                                   std::min(tile, columns - b * tile), columns,
+                                   values + first + at, ue8m0);
+        store(scales, (firstRow + r) / tile * across + b, scale);
+      }
+    break;
+  }
+  case Format::NVFP4: {
+    const auto global = load<float>(out.global.data(), 0);
+    for (int64_t i = 0; i < count; i += 64 * 16)
+      quantizeSixteens(in.data() + i, std::min<int64_t>(64, (count - i) / 16),
+                       global, values + (first + i) / 2,
+                       scales + (first + i) / 16);
+    break;
+  }
+  case Format::Int4G32:
+    for (int64_t i = 0; i < count; i += 32)
+      store(scales, (first + i) / 32,
+            quantizeThirtyTwo(in.data() + i, values + (first + i) / 2));
+    break;
+  case Format::FP8E4M3:
+  case Format::I32:
+    break; // Excluded by fits().
+  }
+}
+
+MLA_WIDE_TARGET void quantizeRowsWide(std::span<const float> in,
+                                      int64_t firstRow, const MatrixParts &out,
+                                      bool ue8m0) {
+  quantizeRowsBody(in, firstRow, out, ue8m0);
 }
 } // namespace
 
@@ -140,49 +209,10 @@ float nvfp4GlobalScale(float amax) { return orOne(amax / (e2m1Max * e4m3Max)); }
 
 void quantizeRows(std::span<const float> in, int64_t firstRow,
                   const MatrixParts &out, bool ue8m0) {
-  const int64_t columns = out.columns, first = firstRow * columns;
-  const auto count = static_cast<int64_t>(in.size());
-  std::byte *values = out.values.data(), *scales = out.scales.data();
-  switch (out.format) {
-  case Format::F32:
-    std::memcpy(values + first * 4, in.data(), in.size_bytes());
-    break;
-  case Format::BF16:
-    for (int64_t i = 0; i < count; ++i)
-      store(values, first + i, encodeBF16(in[i]));
-    break;
-  case Format::F16:
-    for (int64_t i = 0; i < count; ++i)
-      store(values, first + i, encodeF16(in[i]));
-    break;
-  case Format::FP8Block: {
-    const int64_t rows = count / columns, across = (columns + tile - 1) / tile;
-    for (int64_t r = 0; r < rows; r += tile)
-      for (int64_t b = 0; b < across; ++b) {
-        int64_t at = r * columns + b * tile;
-        float scale = quantizeTile(in.data() + at, std::min(tile, rows - r),
-                                   std::min(tile, columns - b * tile), columns,
-                                   values + first + at, ue8m0);
-        store(scales, (firstRow + r) / tile * across + b, scale);
-      }
-    break;
-  }
-  case Format::NVFP4: {
-    const auto global = load<float>(out.global.data(), 0);
-    for (int64_t i = 0; i < count; i += 16)
-      scales[(first + i) / 16] = std::byte{
-          quantizeSixteen(in.data() + i, global, values + (first + i) / 2)};
-    break;
-  }
-  case Format::Int4G32:
-    for (int64_t i = 0; i < count; i += 32)
-      store(scales, (first + i) / 32,
-            quantizeThirtyTwo(in.data() + i, values + (first + i) / 2));
-    break;
-  case Format::FP8E4M3:
-  case Format::I32:
-    break; // Excluded by fits().
-  }
+  if (wideVectors())
+    quantizeRowsWide(in, firstRow, out, ue8m0);
+  else
+    quantizeRowsBody(in, firstRow, out, ue8m0);
 }
 
 void dequantizeRows(const ConstMatrixParts &in, int64_t firstRow,

@@ -6,12 +6,25 @@
 #include "mla/Target/Lowering.h"
 #include "Targets.h"
 #include "mla/Dialect/MLA.h"
+#include "mla/Target/Gpu.h"
 
 using namespace mlir;
 using namespace mla;
 
 ArrayRef<const Target *> mla::targets() {
-  static const Target *const all[] = {&hostTarget()};
+  static const std::vector<Target> gpuTargets = [] {
+    std::vector<Target> list;
+    for (const Gpu &gpu : gpus())
+      if (gpu.canLower)
+        list.push_back({gpu.name, gpuLowerings()});
+    return list;
+  }();
+  static const std::vector<const Target *> all = [] {
+    std::vector<const Target *> list{&hostTarget()};
+    for (const Target &target : gpuTargets)
+      list.push_back(&target);
+    return list;
+  }();
   return all;
 }
 

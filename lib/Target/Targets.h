@@ -10,6 +10,8 @@
 
 namespace mla {
 const Target &hostTarget();
+/// The lowerings of every GPU target that has some.
+llvm::ArrayRef<Lowering> gpuLowerings();
 } // namespace mla
 
 #endif // MLA_LIB_TARGET_TARGETS_H

@@ -78,6 +78,11 @@ uint64_t physicalMemory() {
          static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
+uint64_t availableMemory() {
+  return static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 std::string formatBytes(uint64_t bytes) {
   static constexpr std::array units = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   auto value = static_cast<double>(bytes);

@@ -67,6 +67,8 @@ private:
 
 /// Bytes of the machine's physical memory.
 uint64_t physicalMemory();
+/// Bytes of it that nothing uses.
+uint64_t availableMemory();
 
 /// "1.5 GiB", "640 B": for messages.
 std::string formatBytes(uint64_t bytes);

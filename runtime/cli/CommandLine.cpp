@@ -35,6 +35,11 @@ void addPlanOptions(CLI::App &app, PlanOptions &options) {
       ->check(CLI::PositiveNumber)
       ->type_name("N")
       ->group(group);
+  app.add_option("--gpu", options.engine.gpu,
+                 "Number of the GPU, for a plan that needs one (default: 0)")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N")
+      ->group(group);
   app.add_option("--checkpoint", options.engine.checkpoint,
                  "Folder of the checkpoint, if it has moved since the plan was "
                  "compiled")

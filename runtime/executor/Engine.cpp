@@ -7,6 +7,7 @@
 #include "runtime/executor/Engine.h"
 #include "mla/Quant/Matrix.h"
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -114,6 +115,11 @@ plan::SymbolValues Engine::fillPorts(const ProgramRun &run,
   int64_t columns = 1;
   for (const Piece &piece : run.pieces)
     columns = std::max(columns, pagesOf(piece));
+  // On a GPU a list is recorded for each value: few values serve all lengths.
+  if (!thePlan.target.isHost())
+    columns = std::min(static_cast<int64_t>(
+                           std::bit_ceil(static_cast<uint64_t>(columns))),
+                       thePlan.maxPages);
 
   int32_t token = 0;
   int32_t row = 0;
@@ -148,9 +154,22 @@ plan::SymbolValues Engine::fillPorts(const ProgramRun &run,
 Status Engine::runProgram(size_t program, const plan::SymbolValues &symbols) {
   MLA_ASSIGN_OR_RETURN(std::span<const hal::Dispatch> list,
                        programs[program].prepare(symbols));
-  if (!profiling) {
-    MLA_RETURN_IF_ERROR(device->run(*module, list));
+  MLA_RETURN_IF_ERROR(sendInputs(symbols));
+  auto results = [&]() -> Status {
+    MLA_RETURN_IF_ERROR(device->toHost(
+        *ports[static_cast<size_t>(plan::Port::Saturated)],
+        static_cast<uint64_t>(symbols[plan::Symbol::Tokens]) * sizeof(int32_t)));
+    MLA_RETURN_IF_ERROR(device->toHost(
+        *ports[static_cast<size_t>(plan::Port::Logits)],
+        static_cast<uint64_t>(symbols[plan::Symbol::Outputs] *
+                              thePlan.model.vocabSize) *
+            sizeof(float)));
     return device->synchronize();
+  };
+  if (!profiling && !observer) {
+    MLA_RETURN_IF_ERROR(
+        device->run(*module, list, keyOf(program, symbols)));
+    return results();
   }
   for (size_t l = 0; l < list.size(); ++l) {
     auto start = std::chrono::steady_clock::now();
@@ -163,12 +182,60 @@ Status Engine::runProgram(size_t program, const plan::SymbolValues &symbols) {
     cost.fastest = cost.calls == 0 ? seconds : std::min(cost.fastest, seconds);
     cost.seconds += seconds;
     ++cost.calls;
+    if (observer)
+      MLA_RETURN_IF_ERROR(observer(thePlan.programs[program], symbols, l));
   }
+  return results();
+}
+
+Status Engine::send(plan::Port which, int64_t elements) {
+  auto p = static_cast<size_t>(which);
+  auto bytes = static_cast<size_t>(elements) * sizeof(int32_t);
+  if (sent[p].empty())
+    return {}; // The device reads the host's view.
+  std::span<const std::byte> now = ports[p]->host().first(bytes);
+  if (std::equal(now.begin(), now.end(), sent[p].begin()))
+    return {};
+  MLA_RETURN_IF_ERROR(device->toDevice(*ports[p], bytes));
+  std::copy(now.begin(), now.end(), sent[p].begin());
   return {};
+}
+
+/// Most steps change few ports: a copy costs more than to look.
+Status Engine::sendInputs(const plan::SymbolValues &symbols) {
+  int64_t tokens = symbols[plan::Symbol::Tokens];
+  MLA_RETURN_IF_ERROR(send(plan::Port::Ids, tokens));
+  MLA_RETURN_IF_ERROR(send(plan::Port::Positions, tokens));
+  MLA_RETURN_IF_ERROR(send(plan::Port::Sequence, tokens));
+  MLA_RETURN_IF_ERROR(send(plan::Port::PageTable,
+                           symbols[plan::Symbol::Sequences] *
+                               symbols[plan::Symbol::Pages]));
+  MLA_RETURN_IF_ERROR(
+      send(plan::Port::Outputs, symbols[plan::Symbol::Outputs]));
+  MLA_RETURN_IF_ERROR(send(plan::Port::Saturated, tokens));
+  // Not known any more, until countSaturated() has looked.
+  std::vector<std::byte> &counts =
+      sent[static_cast<size_t>(plan::Port::Saturated)];
+  std::fill(counts.begin(), counts.end(), std::byte{0xFF});
+  return {};
+}
+
+uint64_t Engine::keyOf(size_t program, const plan::SymbolValues &symbols) {
+  constexpr size_t most = 65536; // Numbers are not used again.
+  if (keys.size() >= most)
+    keys.clear();
+  uint64_t &key = keys[{program, symbols.values}];
+  if (key == 0)
+    key = ++lastKey;
+  return key;
 }
 
 void Engine::countSaturated(int64_t tokens) {
   const auto *counts = port<const int32_t>(plan::Port::Saturated);
+  auto p = static_cast<size_t>(plan::Port::Saturated);
+  if (!sent[p].empty()) // What kernels have left there.
+    std::copy_n(ports[p]->host().begin(),
+                static_cast<size_t>(tokens) * sizeof(int32_t), sent[p].begin());
   saturated = std::accumulate(counts, counts + tokens, saturated);
 }
 

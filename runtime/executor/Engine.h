@@ -21,6 +21,8 @@
 #include "runtime/executor/Schedule.h"
 #include "runtime/hal/Device.h"
 #include "runtime/weights/WeightStore.h"
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -34,8 +36,15 @@ struct EngineOptions {
   int64_t cacheTokens = 0;
   /// Replaces the folder that the plan names, if not empty.
   std::filesystem::path checkpoint = {};
+  int gpu = 0; ///< Which, for a plan of a GPU.
+  /// File of weights as a GPU has them: used if it exists, or else written.
+  std::filesystem::path packed = {};
   bool progress = false; ///< Show a bar on a terminal while loading.
   bool profile = false;  ///< Measure every launch; slows steps.
+  /// Opens another device than hal::openDevice() does; for tests.
+  std::function<Result<std::unique_ptr<hal::Device>>(const plan::Plan &,
+                                                     ThreadPool &)>
+      open = {};
 };
 constexpr int64_t defaultCacheTokens = 32768;
 
@@ -123,6 +132,41 @@ public:
   /// Empty without EngineOptions::profile.
   std::vector<LaunchCost> profile() const;
 
+  // For reports and measurements; Observe.cpp.
+
+  /// Called after launch `launch` of a program has ended.
+  using Observer =
+      std::function<Status(const plan::Program &program,
+                           const plan::SymbolValues &symbols, size_t launch)>;
+  /// With an observer, launches run one at a time; with none, as usual.
+  void observe(Observer observer) { this->observer = std::move(observer); }
+  /// The values of workspace `index` as the last launch left them, turned to
+  /// f32. Of use inside an observer: later launches write over it.
+  Result<std::vector<float>> readWorkspace(const plan::Program &program,
+                                           size_t index,
+                                           const plan::SymbolValues &symbols);
+  /// Fills the scratch memory with bytes 0xFF, which are NaN in every format, so
+  /// that what nothing has written shows in what is computed from it.
+  Status poisonWorkspace();
+  /// Fills all caches with random values in [-1, 1) times the scale of an FP8
+  /// cache, whatever it is; to measure steps at a context that was not computed.
+  Status fillCaches(uint64_t seed);
+  /// A step that is one run of a program: fills its inputs and gives its
+  /// launches, valid until the next step, without running them. The ids are the
+  /// last tokens of their sequences, which are that long already.
+  struct PreparedStep {
+    const plan::Program *program = nullptr;
+    plan::SymbolValues symbols;
+    std::span<const hal::Dispatch> launches;
+  };
+  Result<PreparedStep> prepareStep(std::span<const StepSequence> sequences);
+  /// Seconds of each of `repeats` runs of launches of a prepared step.
+  Result<std::vector<double>> time(std::span<const hal::Dispatch> launches,
+                                   int repeats) {
+    return device->time(*module, launches, repeats);
+  }
+  Result<hal::DeviceFacts> facts() { return device->facts(); }
+
 private:
   Engine() = default;
   Status allocate(int64_t capacity);
@@ -133,6 +177,10 @@ private:
                                std::span<const StepSequence> sequences,
                                std::span<const int64_t> lengths);
   Status runProgram(size_t program, const plan::SymbolValues &symbols);
+  /// Makes a port what the device reads, if it is not already.
+  Status send(plan::Port port, int64_t elements);
+  Status sendInputs(const plan::SymbolValues &symbols);
+  uint64_t keyOf(size_t program, const plan::SymbolValues &symbols);
   void countSaturated(int64_t tokens);
   Status checkFinite(const ProgramRun &run, const Logits &logits,
                      std::span<const int64_t> lengths) const;
@@ -153,6 +201,13 @@ private:
   std::vector<BoundProgram> programs;
   std::vector<float> gathered; ///< Logits of a step of several runs.
   std::vector<std::vector<LaunchCost>> costs; ///< By program; profile only.
+  /// What the device has in each port, where that is memory of its own.
+  std::array<std::vector<std::byte>, plan::portCount> sent;
+  /// Numbers of the lists that were run: program and symbols.
+  std::map<std::pair<size_t, std::array<int64_t, plan::symbolCount>>, uint64_t>
+      keys;
+  uint64_t lastKey = 0;
+  Observer observer;
   bool profiling = false;
   int64_t saturated = 0;
   int64_t steps = 0;

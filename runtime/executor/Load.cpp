@@ -4,7 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/executor/Engine.h"
-#include "runtime/hal/host/HostDevice.h"
+#include "runtime/hal/Open.h"
 #include <algorithm>
 #include <limits>
 
@@ -69,12 +69,15 @@ Engine::load(const std::filesystem::path &folder,
   MLA_ASSIGN_OR_RETURN(int64_t capacity,
                        cachePages(options, engine->contextLength()));
   MLA_ASSIGN_OR_RETURN(engine->pool, ThreadPool::create(options.threads));
-  engine->device = std::make_unique<hal::HostDevice>(*engine->pool);
+  MLA_ASSIGN_OR_RETURN(engine->device,
+                       options.open
+                           ? options.open(plan, *engine->pool)
+                           : hal::openDevice(plan, *engine->pool, options.gpu));
   MLA_ASSIGN_OR_RETURN(engine->module, engine->device->load(plan, folder));
   MLA_ASSIGN_OR_RETURN(
       engine->weightStore,
       WeightStore::load(plan, *engine->device, *engine->pool,
-                        {options.checkpoint, options.progress}));
+                        {options.checkpoint, options.progress, options.packed}));
   MLA_RETURN_IF_ERROR(engine->allocate(capacity));
   engine->profiling = options.profile;
   return engine;
@@ -105,6 +108,9 @@ Status Engine::allocate(int64_t capacity) {
                          device->allocate(bytes, hal::Access::Shared,
                                           std::string(plan::portName(port))));
     addresses.ports[p] = ports[p]->address();
+    if (addresses.ports[p] !=
+        reinterpret_cast<uintptr_t>(ports[p]->host().data()))
+      sent[p].resize(bytes); // Zeros, as allocated.
   }
   uint64_t arena = 0;
   for (const plan::Program &program : thePlan.programs)

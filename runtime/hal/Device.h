@@ -65,11 +65,20 @@ public:
 };
 
 /// One launch: work items 0 <= i < grid of a kernel. `arguments` are laid out
-/// as plan::hostKernelAbi says.
+/// as plan::hostKernelAbi or plan::cudaKernelAbi says.
 struct Dispatch {
   uint32_t kernel = 0;
   int64_t grid = 0; ///< Work items, or blocks; 0 does nothing.
   std::span<const uint64_t> arguments;
+};
+
+/// What reports say of a device.
+struct DeviceFacts {
+  std::string name;         ///< "NVIDIA H200"
+  std::string architecture; ///< "sm_90", "x86-64"
+  std::string driver;       ///< "CUDA 13.0"; "" for the host
+  int64_t units = 0;        ///< Multiprocessors, or threads.
+  uint64_t totalMemory = 0, freeMemory = 0; ///< Bytes.
 };
 
 class Device {
@@ -128,6 +137,8 @@ public:
   /// when all that was run has ended. Invalid if they lie beyond its end.
   virtual Status read(const Buffer &buffer, uint64_t offset,
                       std::span<std::byte> to) = 0;
+
+  virtual Result<DeviceFacts> facts() = 0;
 };
 
 } // namespace mla::hal

@@ -29,6 +29,10 @@ std::span<const int64_t> tensorShape(const plan::Weight &weight) {
   return std::span(weight.shape).subspan(weight.stacked ? 1 : 0);
 }
 
+bool isArranged(const plan::Weight &weight) {
+  return weight.layout != plan::Layout::Checkpoint;
+}
+
 uint64_t aligned(uint64_t offset) {
   return (offset + tensorAlignment - 1) / tensorAlignment * tensorAlignment;
 }
@@ -54,23 +58,22 @@ Result<std::unique_ptr<WeightStore>>
 WeightStore::load(const plan::Plan &plan, hal::Device &device, ThreadPool &pool,
                   const WeightOptions &options) {
   std::unique_ptr<WeightStore> store(new WeightStore);
-  store->weights.resize(plan.weights.size());
-  switch (plan.checkpoint.kind) {
-  case plan::Checkpoint::Kind::None:
-    return unsupported("the plan was compiled without weights "
-                       "(--no-weights): it can be inspected, but not run");
-  case plan::Checkpoint::Kind::Safetensors:
-    MLA_RETURN_IF_ERROR(store->mapCheckpoint(plan, options));
+  MLA_ASSIGN_OR_RETURN(Arrangement arrangement, Arrangement::of(plan));
+  std::error_code error;
+  bool packed = !options.packed.empty() &&
+                std::filesystem::exists(options.packed, error);
+  MLA_RETURN_IF_ERROR(store->prepare(plan, options, packed));
+  if (plan.checkpoint.kind == plan::Checkpoint::Kind::Safetensors)
     MLA_RETURN_IF_ERROR(store->readAll(plan, pool, options));
-    break;
-  case plan::Checkpoint::Kind::Synthetic:
-    if (!options.checkpoint.empty())
-      return invalid("a checkpoint folder was given, but the plan's weights "
-                     "are synthetic");
+  else
     MLA_RETURN_IF_ERROR(store->generate(plan, pool, options));
-    break;
-  }
   MLA_RETURN_IF_ERROR(store->bind(plan, device));
+  if (!arrangement.items.empty())
+    MLA_RETURN_IF_ERROR(
+        store->upload(plan, arrangement, device, pool, options));
+  else if (!options.packed.empty())
+    return invalid("the plan has no weights that could be in a packed file; "
+                   "only a plan for a GPU does");
   return store;
 }
 
@@ -91,6 +94,7 @@ Status WeightStore::mapCheckpoint(const plan::Plan &plan,
   uint64_t copied = 0;
   for (size_t w = 0; w < plan.weights.size(); ++w) {
     const plan::Weight &weight = plan.weights[w];
+    const bool arranged = isArranged(weight);
     std::vector<StoragePart> parts = weight.parts();
     for (size_t t = 0; t < weight.sources.size(); ++t)
       for (size_t p = 0; p < parts.size(); ++p) {
@@ -105,16 +109,19 @@ Status WeightStore::mapCheckpoint(const plan::Plan &plan,
                          ": lies beyond the end of " +
                          plan.checkpoint.files[source.file].name);
         std::span<const std::byte> part = file.subspan(source.offset, bytes);
-        bool reciprocal = p > 0 && weight.scales[p - 1].reciprocal;
-        if (reciprocal || reinterpret_cast<uintptr_t>(part.data()) %
-                                  parts[p].elementBytes !=
-                              0) {
+        // What is arranged is copied anyway, whatever its place.
+        bool reciprocal =
+            !arranged && p > 0 && weight.scales[p - 1].reciprocal;
+        if (reciprocal || (!arranged &&
+                           reinterpret_cast<uintptr_t>(part.data()) %
+                                   parts[p].elementBytes !=
+                               0)) {
           copies.push_back({w, weights[w].tensors.size(), &source, reciprocal,
                             copied});
           copied = aligned(copied + bytes);
         }
         weights[w].tensors.push_back(part);
-        total += bytes;
+        total += arranged ? 0 : bytes;
       }
   }
   if (copies.empty())
@@ -149,6 +156,8 @@ Status WeightStore::readAll(const plan::Plan &plan, ThreadPool &pool,
   uint64_t size = 0;
   for (size_t w = 0; w < weights.size(); ++w) {
     const plan::Weight &weight = plan.weights[w];
+    if (isArranged(weight))
+      continue; // Read once, when it is arranged.
     size_t parts = weight.parts().size();
     for (size_t i = 0; i < weights[w].tensors.size(); ++i) {
       std::span<const std::byte> rest = weights[w].tensors[i];
@@ -200,6 +209,8 @@ Status WeightStore::generate(const plan::Plan &plan, ThreadPool &pool,
   uint64_t size = 0;
   for (size_t w = 0; w < plan.weights.size(); ++w) {
     const plan::Weight &weight = plan.weights[w];
+    if (isArranged(weight))
+      continue;
     std::span<const int64_t> shape = tensorShape(weight);
     int64_t columns = shape.empty() ? 1 : shape.back(), rows = 1;
     for (int64_t n : shape.first(shape.empty() ? 0 : shape.size() - 1))
@@ -272,6 +283,8 @@ Status WeightStore::bind(const plan::Plan &plan, hal::Device &device) {
   for (size_t w = 0; w < plan.weights.size(); ++w) {
     const plan::Weight &weight = plan.weights[w];
     Loaded &loaded = weights[w];
+    if (isArranged(weight))
+      continue;
     for (std::span<const std::byte> tensor : loaded.tensors) {
       MLA_ASSIGN_OR_RETURN(std::unique_ptr<hal::Buffer> buffer,
                            device.import(tensor, weight.name));

@@ -4,7 +4,9 @@
 // safetensors checkpoint are mapped and used where they lie; only what is not
 // aligned to its element, and scales that the file holds as reciprocals, are
 // copied. Synthetic weights are generated into
-// memory of their own. Nothing is handed out before everything is checked.
+// memory of their own. Weights of a GPU's layouts are cut, converted and packed
+// on their way to the device (Arrange.h, Stripes.h), or come from a file that
+// holds them so. Nothing is handed out before everything is checked.
 //
 // Threads: immutable once loaded.
 //
@@ -16,6 +18,7 @@
 #include "runtime/base/Memory.h"
 #include "runtime/base/ThreadPool.h"
 #include "runtime/hal/Device.h"
+#include "runtime/weights/Arrange.h"
 #include <memory>
 #include <span>
 #include <vector>
@@ -26,6 +29,8 @@ struct WeightOptions {
   /// Replaces the folder that the plan names, if not empty.
   std::filesystem::path checkpoint = {};
   bool progress = false; ///< Show a bar while loading.
+  /// File of arranged weights, if not empty: used if it exists, or else written.
+  std::filesystem::path packed = {};
 };
 
 class WeightStore {
@@ -35,12 +40,18 @@ public:
   load(const plan::Plan &plan, hal::Device &device, ThreadPool &pool,
        const WeightOptions &options);
 
+  /// Writes the arranged weights of `plan` to `file`, without a device. Invalid
+  /// if it has none.
+  static Status pack(const plan::Plan &plan, ThreadPool &pool,
+                     const WeightOptions &options,
+                     const std::filesystem::path &file);
+
   /// What a kernel receives for weight `index`: the address of its only tensor,
   /// or of the table of addresses (plan::Weight::isTable()).
   uint64_t argument(uint32_t index) const { return weights[index].argument; }
 
   /// The tensors of weight `index` as the host sees them: all parts of the first,
-  /// then of the next.
+  /// then of the next. None of an arranged weight that came from a packed file.
   std::span<const std::span<const std::byte>> tensors(uint32_t index) const {
     return weights[index].tensors;
   }
@@ -62,6 +73,14 @@ private:
   Status readAll(const plan::Plan &plan, ThreadPool &pool,
                  const WeightOptions &options) const;
   Status bind(const plan::Plan &plan, hal::Device &device);
+  /// Maps the checkpoint, unless nothing needs it or `packed` holds all.
+  Status prepare(const plan::Plan &plan, const WeightOptions &options,
+                 bool packed);
+  Status upload(const plan::Plan &plan, const Arrangement &arrangement,
+                hal::Device &device, ThreadPool &pool,
+                const WeightOptions &options);
+  Arranger arranger(const plan::Plan &plan,
+                    const Arrangement &arrangement) const;
 
   std::vector<MappedFile> files;
   std::vector<HostMemory> owned; ///< Aligned copies, or synthetic weights.

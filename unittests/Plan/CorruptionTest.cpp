@@ -29,11 +29,11 @@ struct Corruption {
 const Corruption corruptions[] = {
     // Version.
     {"majorAbove", REPLACE("/format/major", "2"),
-     "at /format: expected plan format 1.0 to 1.1, found 2.1"},
+     "at /format: expected plan format 1.0 to 1.2, found 2.2"},
     {"majorBelow", REPLACE("/format/major", "0"),
-     "at /format: expected plan format 1.0 to 1.1, found 0.1"},
-    {"minorAbove", REPLACE("/format/minor", "2"),
-     "at /format: expected plan format 1.0 to 1.1, found 1.2"},
+     "at /format: expected plan format 1.0 to 1.2, found 0.2"},
+    {"minorAbove", REPLACE("/format/minor", "3"),
+     "at /format: expected plan format 1.0 to 1.2, found 1.3"},
     {"formatMissing", REMOVE("/format"),
      "at /format: expected an object, found nothing"},
     {"formatType", REPLACE("/format", "\"1.0\""),

@@ -45,30 +45,33 @@ def MLA_WorkspaceOp : MLA_Op<"workspace", [MemoryEffects<[MemAlloc]>]> {
   let summary = "Scratch memory of a step";
   let description = [{
     `offset` is the place in the arena in bytes, set by `mla-plan-memory`.
+    `value` names the value of the graph that it holds, if it holds one, so that
+    plans for different targets can be compared value by value.
 
     - C1: `offset` is a multiple of 64, not negative.
   }];
-  let arguments = (ins OptionalAttr<I64Attr>:$offset);
+  let arguments = (ins OptionalAttr<I64Attr>:$offset, OptionalAttr<StrAttr>:$value);
   let results = (outs MLA_Buffer:$result);
-  let assemblyFormat = "(`at` $offset^)? attr-dict `:` type($result)";
+  let assemblyFormat = "(`at` $offset^)? (`of` $value^)? attr-dict `:` type($result)";
   let hasVerifier = 1;
 }
 
 def MLA_LaunchOp : MLA_Op<"launch", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "Runs a kernel over a grid";
   let description = [{
-    `grid` work items of the kernel, which gets the operands in order, then the
-    `scalars`. Grid and scalars are expressions over the step symbols.
+    `grid` work items (blocks, on a GPU) of the kernel, which gets the operands in
+    order, then the `scalars`. Grid and scalars are expressions over the step
+    symbols. `weight_bytes`, an expression too, is what it reads of weights.
 
     - C1: `kernel` is a function in the module `@kernels` with an `mla.access`
       attribute: `read`, `write` or `readwrite` for each operand.
     - C2: as many operands as `mla.access` has entries, and as many scalars as
       the kernel's `mla.scalars` says.
-    - C3: `grid` and `scalars` are valid expressions.
+    - C3: `grid`, `scalars` and `weight_bytes` are valid expressions.
   }];
   let arguments = (ins FlatSymbolRefAttr:$kernel, StrAttr:$grid, Variadic<AnyType>:$operands,
-                       StrArrayAttr:$scalars, StrAttr:$origin);
-  let assemblyFormat = "$kernel `grid` $grid `(` ($operands^ `:` type($operands))? `)` `scalars` $scalars `for` $origin attr-dict";
+                       StrArrayAttr:$scalars, StrAttr:$origin, OptionalAttr<StrAttr>:$weight_bytes);
+  let assemblyFormat = "$kernel `grid` $grid `(` ($operands^ `:` type($operands))? `)` `scalars` $scalars `for` $origin (`reads` $weight_bytes^)? attr-dict";
   let hasVerifier = 1;
 }
 

@@ -18,6 +18,10 @@
 #include "mlir/Interfaces/InferTypeOpInterface.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
+namespace mlir::func {
+class FuncOp;
+} // namespace mlir::func
+
 namespace mla {
 /// True if `type` is `rank` dimensions with only the first (tokens) dynamic.
 bool isRows(mlir::RankedTensorType type, int64_t rank);
@@ -41,5 +45,17 @@ constexpr int64_t maxRanks = 1024;
 #include "mla/Dialect/MLATypes.h.inc"
 #define GET_OP_CLASSES
 #include "mla/Dialect/MLAOps.h.inc"
+
+namespace mla {
+/// "layers.3.self_attn.o_proj": the name in an op's location, or the op's own.
+std::string originOf(mlir::Operation *op);
+/// A name for every result of the ops of a step function, by which plans for
+/// different targets can be compared: origin, op, number of the result, and from
+/// the second on which of those with this name it is.
+llvm::DenseMap<mlir::Value, std::string> nameValues(mlir::Block &block);
+/// An error unless the step returns the logits of a head, which go to their port,
+/// perhaps gathered, nothing else is gathered, and nothing else reads them.
+llvm::LogicalResult checkLogits(mlir::func::FuncOp step);
+} // namespace mla
 
 #endif // MLA_DIALECT_MLA_H

@@ -151,6 +151,33 @@ def MLA_RoutingAttr : AttrDef<MLA_Dialect, "Routing"> {
   let assemblyFormat = "`<` struct(params) `>`";
 }
 
+def MLA_ViewLayout : I32EnumAttr<"ViewLayout", "how a view lies in device memory", [
+  I32EnumAttrCase<"Rows", 0, "rows">, I32EnumAttrCase<"Packed", 1, "packed">]> {
+  let cppNamespace = "::mla";
+  let genSpecializedAttr = 0;
+}
+
+def MLA_ViewAttr : AttrDef<MLA_Dialect, "View"> {
+  let mnemonic = "view";
+  let summary = "Which part of a weight a launch reads, and how it lies in memory";
+  let description = [{
+    The attribute `view` of a `mla.get_weight` in a program of a GPU. `blocks`
+    runs of `block_rows` rows of the weight, the first at row `first`, each
+    `stride` rows below the one before; with `transposed` each run is transposed.
+    In device memory elements are in `format` (that of the weight, or bf16 or f32,
+    to which it is then converted when the plan is loaded), row by row or `packed`
+    (include/mla/Quant/Pack.h).
+
+    Example: the key half of kv_b, head by head:
+    `#mla.view<layout = packed, format = "bf16", first = 0, blocks = 8, block_rows = 128, stride = 256, transposed = true>`
+  }];
+  let parameters = (ins
+    "::mla::ViewLayout":$layout, StringRefParameter<>:$format,
+    "int64_t":$first, "int64_t":$blocks, "int64_t":$block_rows, "int64_t":$stride,
+    "bool":$transposed);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+
 def MLA_SliceAttr : AttrDef<MLA_Dialect, "Slice"> {
   let mnemonic = "slice";
   let summary = "Which part of a checkpoint's matrix a rank has";

@@ -16,14 +16,18 @@
 namespace mla {
 
 struct CompileOptions {
-  std::filesystem::path model; ///< a model folder or a lone config.json
+  /// A model folder, a lone config.json, or a step function as .mlir (with
+  /// syntheticSeed).
+  std::filesystem::path model;
   /// The plan's folder; with `stopAfter` a file for the IR, "" for `out`.
   std::filesystem::path output;
   std::string cpu = "x86-64-v3";
+  int64_t maxContext = 0; ///< most tokens of a sequence; 0: the model's
   /// But for maxPages and the cache's format, which depend on the model.
   PipelineOptions pipeline;
   std::optional<Stage> stopAfter;
-  /// Of the latent cache; none: what the checkpoint asks for, else f32.
+  /// Of the latent cache; none: what the checkpoint asks for, else f32 on the
+  /// host and bf16 on a GPU.
   std::optional<Format> cacheFormat;
   std::string cacheScales; ///< a file, or a number; see --kv-scales
   bool printConfig = false;

@@ -51,6 +51,7 @@ struct PipelineOptions {
   int64_t maxStepTokens = 256;
   int64_t maxSequences = 64;
   int64_t maxPages = 1; ///< of one sequence
+  int64_t maxContext = 1; ///< tokens of one sequence
 };
 
 /// What follows after the front end has made the module.

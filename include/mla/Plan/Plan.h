@@ -144,9 +144,18 @@ struct Weight {
   bool isTable() const {
     return layout == Layout::Checkpoint && (stacked || !scales.empty());
   }
+  /// Of a tensor of the checkpoint.
+  Format storedFormat() const {
+    return layout == Layout::Checkpoint ? format : slice.format;
+  }
+  /// The matrix of one tensor: the last dimension counts columns, the others
+  /// (without that which counts tensors) rows.
+  int64_t matrixRows() const;
+  int64_t matrixColumns() const;
   /// What one tensor of the checkpoint consists of.
   std::vector<StoragePart> parts() const;
-  /// Bytes in device memory, of all tensors.
+  /// Bytes in device memory, of all tensors; of a weight that verify() accepts.
+  /// A stack of packed matrices has packedBytes() for each (mla/Quant/Pack.h).
   Result<uint64_t> deviceBytes() const;
   /// The sources of part `index`.
   const std::vector<TensorSource> &partSources(size_t index) const {

@@ -83,14 +83,16 @@ constexpr float decodeE2M1(uint8_t code) {
 constexpr uint8_t encodeE2M1(float value) {
   auto bits = std::bit_cast<int32_t>(value);
   int32_t magnitude = bits & detail::magnitudeMask;
-  // The code is the number of midpoints passed. Bits of magnitudes order as
-  // they do.
-  auto passed = [magnitude](float midpoint, int32_t tieGoesUp) {
-    return int32_t(magnitude > std::bit_cast<int32_t>(midpoint) - tieGoesUp);
-  };
-  int32_t code = passed(.25F, 0) + passed(.75F, 1) + passed(1.25F, 0) +
-                 passed(1.75F, 1) + passed(2.5F, 0) + passed(3.5F, 1) +
-                 passed(5.F, 0);
+  constexpr auto largest = std::bit_cast<int32_t>(e2m1Max);
+  int32_t clamped = magnitude < largest ? magnitude : largest;
+  int32_t normal = detail::roundShift(clamped, 22) - (126 << 1);
+  // As in encodeE4M3(): below 1 codes are 1/2 apart.
+  constexpr float aligner = 4194304.0F; // 2^22
+  int32_t tiny =
+      std::bit_cast<int32_t>(std::bit_cast<float>(clamped) + aligner) -
+      std::bit_cast<int32_t>(aligner);
+  constexpr auto smallestNormal = std::bit_cast<int32_t>(1.0F);
+  int32_t code = clamped < smallestNormal ? tiny : normal;
   code |= bits >> 28 & 8;
   return static_cast<uint8_t>(magnitude > detail::infinityBits ? 0 : code);
 }

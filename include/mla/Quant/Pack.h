@@ -44,6 +44,7 @@
 
 #include "mla/Quant/Matrix.h"
 #include "mla/Support/Format.h"
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -89,6 +90,17 @@ constexpr int64_t packedBytes(Format format, int64_t rows, int64_t columns) {
 /// Different ranges may be packed by different threads.
 void pack(const ConstMatrixParts &in, int64_t firstQuad, int64_t lastQuad,
           std::span<std::byte> out);
+
+/// A row of a quad: where its first column and the scale of that are, at any
+/// address; fp8_block's scales are not looked at. Null: padding.
+struct PackRow {
+  const std::byte *values = nullptr, *scales = nullptr;
+};
+
+/// Packs one quad, packedUnits() units, to `out`: for rows that do not lie one
+/// behind the other, as in a slice of a larger matrix.
+void packQuad(Format format, int64_t columns, const std::array<PackRow, 4> &rows,
+              std::byte *out);
 
 } // namespace mla::quant
 

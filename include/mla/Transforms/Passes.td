@@ -255,6 +255,31 @@ def SetCacheFormatPass : Pass<"mla-set-cache-format", "::mlir::ModuleOp"> {
   let statistics = [Statistic<"numCaches", "caches", "Latent caches set to the format">];
 }
 
+def FoldIndexerPass : Pass<"mla-fold-indexer", "::mlir::ModuleOp"> {
+  let summary = "Removes indexers that choose every position there can be";
+  let description = [{
+    An indexer whose `topk` is not below the longest context chooses all
+    positions up to a token's own, so attention to what it selects is attention to
+    everything. The selection goes, and with it what only it needs: the indexer,
+    its projections and norms, its cache, their weights.
+
+    Before:
+    ```mlir
+    %s = mla.indexer %qi, %wi, %ki, %batch {heads = 4 : i64, topk = 2048 : i64, ...} : ...
+    %y = mla.latent_attention %q, %kv, %batch selected %s {...} : ...
+    ```
+    After, with max-context=2048:
+    ```mlir
+    %y = mla.latent_attention %q, %kv, %batch {...} : ...
+    ```
+    Leaves indexers of fewer positions alone, with a remark.
+  }];
+  let options = [
+    Option<"maxContext", "max-context", "int64_t", "1", "Most tokens of a sequence">
+  ];
+  let statistics = [Statistic<"numFolded", "folded", "Attentions to everything">];
+}
+
 def SelectLoweringPass : Pass<"mla-select-lowering", "::mlir::ModuleOp"> {
   let summary = "Chooses how each op is lowered";
   let description = [{

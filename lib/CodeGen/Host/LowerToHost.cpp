@@ -35,13 +35,6 @@ host::MatrixShape matrix(Value weight) {
   return {type.getFormat(), type.getDim(rank - 2), type.getDim(rank - 1)};
 }
 
-/// "layers.3.self_attn.o_proj": the name in an op's location, or the op's own.
-std::string originOf(Operation *op) {
-  if (auto name = op->getLoc()->findInstanceOf<NameLoc>())
-    return name.getName().str();
-  return op->getName().getStringRef().str();
-}
-
 /// Lowers the step function into one program.
 class ProgramLowering {
 public:
@@ -89,6 +82,7 @@ private:
   ModuleOp kernels;
   llvm::DenseMap<Value, Value> mapped; ///< function value -> program value
   llvm::StringMap<Value> ports;
+  llvm::DenseMap<Value, std::string> valueNames;
 };
 
 Value ProgramLowering::port(StringRef name, ArrayRef<StringRef> shape,
@@ -121,15 +115,17 @@ Value ProgramLowering::workspace(ArrayRef<std::string> shape, Format format) {
     dims.push_back(b.getStringAttr(d));
   return WorkspaceOp::create(b, b.getUnknownLoc(),
                              BufferType::get(b.getContext(), dims, format),
-                             IntegerAttr());
+                             IntegerAttr(), StringAttr());
 }
 
 Value ProgramLowering::result(Value v) {
   auto type = cast<RankedTensorType>(v.getType());
   Format format =
       type.getElementType().isF32() ? Format::F32 : Format::I32;
-  return mapped[v] =
-             workspace({"tokens", std::to_string(type.getDimSize(1))}, format);
+  Value buffer =
+      workspace({"tokens", std::to_string(type.getDimSize(1))}, format);
+  buffer.getDefiningOp<WorkspaceOp>().setValue(valueNames.lookup(v));
+  return mapped[v] = buffer;
 }
 
 void ProgramLowering::launch(Operation *op, StringRef kernel,
@@ -137,7 +133,7 @@ void ProgramLowering::launch(Operation *op, StringRef kernel,
                              ArrayRef<StringRef> scalars) {
   LaunchOp::create(b, op->getLoc(), FlatSymbolRefAttr::get(b.getContext(), kernel),
                    b.getStringAttr(grid), operands, b.getStrArrayAttr(scalars),
-                   b.getStringAttr(originOf(op)));
+                   b.getStringAttr(originOf(op)), StringAttr());
   ++launches;
 }
 
@@ -487,27 +483,11 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
       });
 }
 
-/// The step returns the logits of a head, which go to their port, perhaps
-/// gathered; nothing else is gathered, and nothing else reads them.
-LogicalResult checkLogits(func::FuncOp step) {
-  auto end = cast<func::ReturnOp>(step.getBody().front().getTerminator());
-  Value logits = end.getNumOperands() == 1 ? end.getOperand(0) : Value();
-  auto gather = logits ? logits.getDefiningOp<AllGatherOp>() : AllGatherOp();
-  if (gather)
-    logits = gather.getX();
-  if (!logits || !logits.getDefiningOp<LMHeadOp>())
-    return end.emitOpError("expected the step to return the logits of a "
-                           "mla.lm_head");
-  for (auto other : step.getBody().front().getOps<AllGatherOp>())
-    if (other != gather)
-      return other.emitOpError("expected only logits to be gathered");
-  return success();
-}
-
 LogicalResult ProgramLowering::lower(func::FuncOp step) {
   if (step.getNumArguments() != 2 || !step.getBody().hasOneBlock())
     return step.emitOpError("expected the arguments ids and batch and one "
                             "block");
+  valueNames = nameValues(step.getBody().front());
   mapped[step.getArgument(0)] = port("ids", {"tokens"}, Format::I32);
   for (Operation &op : step.getBody().front().without_terminator()) {
     if (!isa<GetWeightOp, GetCacheOp>(op)) {

@@ -208,6 +208,7 @@ public:
   V warpSum(V v);
   V warpMax(V v); ///< f32
   V reduxMax(V v); ///< u32: redux.sync.max
+  V reduxMin(V v); ///< u32
   V reduxAdd(V v); ///< i32
   void syncWarp();
 
@@ -234,6 +235,7 @@ public:
   void mbarrierInit(Ptr barrier, int64_t arrivals);
   void mbarrierInitFence(); ///< makes inits visible to the copy engine
   void mbarrierExpect(Ptr barrier, V bytes);
+  void mbarrierArrive(Ptr barrier); ///< releases what this thread did before
   void mbarrierWait(Ptr barrier, V parity);
   /// `bytes` is a multiple of 16, as the addresses are; completes on `barrier`.
   void bulkCopy(Ptr shared, Ptr global, V bytes, Ptr barrier);

@@ -249,6 +249,11 @@ V KernelBuilder::reduxMax(V v) {
                                 i32(-1).value),
           this};
 }
+V KernelBuilder::reduxMin(V v) {
+  return {NVVM::ReduxOp::create(b, i32Type(), v.value, NVVM::ReduxKind::UMIN,
+                                i32(-1).value),
+          this};
+}
 V KernelBuilder::reduxAdd(V v) {
   return {NVVM::ReduxOp::create(b, i32Type(), v.value, NVVM::ReduxKind::ADD,
                                 i32(-1).value),
@@ -343,6 +348,10 @@ void KernelBuilder::mbarrierInitFence() {
 void KernelBuilder::mbarrierExpect(Ptr barrier, V bytes) {
   inlinePTX("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r",
             Type(), {sharedAddress(barrier).value, bytes.value}, true);
+}
+void KernelBuilder::mbarrierArrive(Ptr barrier) {
+  inlinePTX("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", Type(),
+            {sharedAddress(barrier).value}, true);
 }
 void KernelBuilder::mbarrierWait(Ptr barrier, V parity) {
   inlinePTX("{\n.reg .pred p;\nretry:\n"

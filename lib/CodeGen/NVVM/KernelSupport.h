@@ -49,6 +49,20 @@ inline V cacheRow(KernelBuilder &k, V position, V sequence, Ptr pageTable,
   return page * plan::pageTokens + position % plan::pageTokens;
 }
 
+/// An i32 that orders, signed, as `v` does as a number: -0 is +0, and what never
+/// wins a comparison, NaN and -inf, is lowestKey.
+constexpr int64_t lowestKey = -2147483648;
+inline V orderKey(KernelBuilder &k, V v) {
+  V bits = k.bits(v + k.f32(0)); // -0 + 0 is +0
+  V flip = k.select(bits < 0, k.i32(0x7FFFFFFF), k.i32(0));
+  V wins = v > k.f32(-std::numeric_limits<double>::infinity());
+  return k.select(wins, bits ^ flip, k.i32(lowestKey));
+}
+/// The largest of a warp's keys.
+inline V largestKey(KernelBuilder &k, V key) {
+  return k.reduxMax(key ^ lowestKey) ^ lowestKey;
+}
+
 } // namespace mla::nvvm
 
 #endif // MLA_LIB_CODEGEN_NVVM_KERNELSUPPORT_H

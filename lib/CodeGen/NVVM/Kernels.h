@@ -38,7 +38,7 @@ struct MatrixShape {
   int64_t rows, columns;
 };
 
-//===--- Rows (RowKernels.cpp) ----------------------------------------------===//
+//===--- Rows (RowKernels.cpp, CacheKernels.cpp, RouteKernels.cpp) ----------===//
 
 /// y[t] = table[ids[t]]. (ids i32, table rows f32|bf16|f16, y).
 Kernel embedding(KernelSite site, MatrixShape table);
@@ -48,6 +48,10 @@ Kernel rmsNorm(KernelSite site, int64_t width, Format weight, double eps);
 Kernel swiglu(KernelSite site, int64_t width);
 /// y = a + b. (a, b, y).
 Kernel add(KernelSite site, int64_t width);
+/// y[r] = x[r], `times` times side by side. (x, y), grid over the rows r, whose
+/// number is the symbol `rows`.
+Kernel repeat(KernelSite site, int64_t width, int64_t times,
+              llvm::StringRef rows);
 /// (x, y_0, y_1, ...).
 Kernel split(KernelSite site, llvm::ArrayRef<int64_t> widths);
 /// [cos | sin] of position * frequency, times factor. (positions i32, y [T, 2 *
@@ -82,12 +86,28 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
 /// width], weights, addend_0 [T, width], ..., out).
 Kernel moeCombine(KernelSite site, int64_t width, int64_t topk,
                   int64_t addends);
-/// Chooses the id with the largest logit of each row (ties: lower id). (logits
-/// [R, vocab], ids i32 [R]), grid over R = `outputs`.
+/// Chooses the id with the largest logit of each row (ties: lower id); -1 if there
+/// is NaN or +inf in it or nothing above -inf. (logits [R, vocab], ids i32 [R]),
+/// grid over R = `outputs`.
 Kernel argmax(KernelSite site, int64_t vocab);
 /// Reads `bytes` of a buffer and keeps nothing: the read ceiling. (buffer, sink
 /// i32 [1]), scalar: bytes, a multiple of 16.
 Kernel readCeiling(KernelSite site);
+
+//===--- Sampling (SampleKernels.cpp) ---------------------------------------===//
+
+/// Chooses the next id of each row as runtime/sampler does (without its repetition
+/// penalty), given the uniform number; ids as argmax() where the temperature is 0,
+/// and -1 where argmax() has it. R = `outputs`, vocab below 2^22.
+///   first:  (logits [R, vocab], parameters [R, 4], top_k i32 [R], partial)
+///   second: (logits, parameters, top_k, partial, ids i32 [R])
+/// Parameters of a row: temperature, top-p, min-p, uniform number from 0 to below
+/// 1; top_k 0 keeps all. partial is i32 [R, partialWidth].
+struct SampleKernels {
+  Kernel first, second;
+  int64_t partialWidth = 1;
+};
+SampleKernels sample(KernelSite site, int64_t vocab);
 
 //===--- Matrices (MatrixKernels.cpp) ---------------------------------------===//
 

@@ -108,6 +108,25 @@ Kernel swiglu(KernelSite site, int64_t width) {
                      });
 }
 
+Kernel repeat(KernelSite site, int64_t width, int64_t times, StringRef rows) {
+  std::string name = kernelName("repeat", width, times);
+  Kernel kernel{name, rows.str()};
+  if (exists(site, name))
+    return kernel;
+  KernelBuilder k(site.kernels, site.loc, name, {"read", "write"}, 0,
+                  {rowThreads(width)});
+  k.gridWait();
+  k.gridTrigger();
+  V row = k.to64(k.block()) * (width * 4);
+  eachOfRow(k, width, [&](V i) {
+    V v = k.loadF32(k.buffer(0) + row + i * 4);
+    for (int64_t copy = 0; copy < times; ++copy)
+      k.store(k.buffer(1) + row * times + (i + copy * width) * 4, v);
+  });
+  k.finish();
+  return kernel;
+}
+
 Kernel split(KernelSite site, ArrayRef<int64_t> widths) {
   std::string name = "split";
   int64_t width = 0;
@@ -133,6 +152,55 @@ Kernel split(KernelSite site, ArrayRef<int64_t> widths) {
     });
     at += w;
   }
+  k.finish();
+  return kernel;
+}
+
+//===----------------------------------------------------------------------===//
+// The read ceiling
+//===----------------------------------------------------------------------===//
+
+/// Two blocks of 512 threads an SM, 8 loads of 16 bytes a thread in flight: 128 KB
+/// an SM, more than latency times rate.
+Kernel readCeiling(KernelSite site) {
+  std::string name = "read_ceiling";
+  constexpr int64_t threads = 512, atOnce = 8;
+  Kernel kernel{name, std::to_string(2 * site.gpu.multiprocessors)};
+  if (exists(site, name))
+    return kernel;
+  KernelBuilder k(site.kernels, site.loc, name, {"read", "write"}, 1,
+                  {threads, 2});
+  k.gridWait();
+  k.gridTrigger();
+  V end = k.scalar(0);
+  V first = k.to64(k.block() * threads + k.thread()) * 16;
+  V stride = k.to64(k.blocks()) * (threads * 16);
+  // Rounds in which every thread has all its loads, then the rest.
+  V round = stride * atOnce, rounds = end / round;
+  Vs now = k.loop(
+      k.i64(0), rounds, 1, {first, k.i32(0)}, [&](V, ArrayRef<V> state) {
+        SmallVector<Vs> loaded;
+        for (int64_t i = 0; i < atOnce; ++i)
+          loaded.push_back(
+              k.loadWords(k.buffer(0) + (state[0] + stride * i), 4,
+                          Cached::Stream));
+        V mix = state[1];
+        for (const Vs &words : loaded)
+          for (V word : words)
+            mix = mix ^ word;
+        return Vs{state[0] + round, mix};
+      });
+  now = k.loopWhile(
+      now, [&](ArrayRef<V> state) { return state[0] < end; },
+      [&](ArrayRef<V> state) {
+        V mix = state[1];
+        for (V word : k.loadWords(k.buffer(0) + state[0], 4, Cached::Stream))
+          mix = mix ^ word;
+        return Vs{state[0] + stride, mix};
+      });
+  V mix = now[1];
+  // Keeps the loads alive; a hit is harmless.
+  k.when(mix == 0x2F0E1D3C, [&] { k.store(k.buffer(1), mix); });
   k.finish();
   return kernel;
 }

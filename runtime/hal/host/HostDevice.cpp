@@ -66,7 +66,7 @@ Result<std::unique_ptr<Module>>
 HostDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
   if (plan.target.name != "host")
     return unsupported("the plan was compiled for target '" + plan.target.name +
-                       "'; this runtime has target 'host' only");
+                       "', not for the host");
   if (plan.target.kernelAbi != plan::hostKernelAbi)
     return unsupported(
         "the plan's kernels have ABI " + std::to_string(plan.target.kernelAbi) +
@@ -137,6 +137,16 @@ Status HostDevice::run(const Module &module, std::span<const Dispatch> list,
     });
   }
   return {};
+}
+
+Result<DeviceFacts> HostDevice::facts() {
+  DeviceFacts facts;
+  facts.name = "host";
+  facts.architecture = "x86-64";
+  facts.units = pool.size();
+  facts.totalMemory = runtime::physicalMemory();
+  facts.freeMemory = runtime::availableMemory();
+  return facts;
 }
 
 Status HostDevice::synchronize() { return {}; }

@@ -38,6 +38,7 @@ public:
   Status synchronize() override;
   Status read(const Buffer &buffer, uint64_t offset,
               std::span<std::byte> to) override;
+  Result<DeviceFacts> facts() override;
 
 private:
   runtime::ThreadPool &pool;

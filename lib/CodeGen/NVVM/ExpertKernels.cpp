@@ -1,0 +1,241 @@
+//===- ExpertKernels.cpp - experts of many tokens -------------------------===//
+//
+// Part of mla. After moeGroup, each chosen expert has a run of pairs in `order`.
+//
+// Up to 64 tokens (FewTokens): a block has 16 to 256 rows of one expert and reads
+// their weights once for every 8 (or 16) of its pairs; bound by reading weights, or
+// on an H200 with nvfp4 and int4_g32 about as much by their decoding. 256 threads,
+// two blocks an SM, each lane with 4 (bf16: 8) 16-byte loads of the next span
+// under way: 36 KB an SM (bf16 64).
+//
+// More tokens (ManyTokens): a block has 256 rows (gate and up: 128 of each) and up
+// to 128 pairs (fp8_block 64) of one expert; the list of tiles follows from
+// `offsets`, which every warp adds up for itself. Blocks of an expert with the
+// same rows are neighbours: its weights come from memory once, then from L2. A
+// block reads 256 rows of weights and 128 of x for 256 * 128 * 2 flops a column:
+// 64 flops a byte of L2 for bf16, 90 for nvfp4, which with tensor cores bounds it.
+//
+//===----------------------------------------------------------------------===//
+#include "PackedProduct.h"
+
+using namespace mlir;
+
+namespace mla::nvvm {
+
+namespace {
+/// Gate and up, or down: what the two kernels have in common.
+struct ExpertProduct {
+  ExpertSpec spec;
+  MatrixShape matrix;
+  int64_t matrices;
+  /// Operands.
+  unsigned x = 0, order = 1, active = 2, offsets = 3, count = 4, weights = 5;
+  unsigned y() const { return weights + matrices; }
+
+  bool few() const { return spec.maxTokens <= 64; }
+  int64_t pairsPerExpert() const {
+    return llvm::divideCeil(spec.maxTokens * spec.topk, spec.experts);
+  }
+  FewTokens::Split split() const {
+    FewTokens::Split s;
+    int64_t spans = spansOf(matrix);
+    // Enough spans a warp for its pipeline.
+    s.warpsK = 8;
+    while (s.warpsK > 1 && spans < 6 * s.warpsK)
+      s.warpsK /= 2;
+    s.warpsM = 8 / s.warpsK;
+    s.rowTiles = 2 / matrices;
+    s.tokenTiles = pairsPerExpert() > 4 ? 2 : 1;
+    return s;
+  }
+  /// Tiles of 8 pairs.
+  int64_t manyTiles() const {
+    return matrix.format == Format::FP8Block || pairsPerExpert() <= 64 ? 8 : 16;
+  }
+  static constexpr int64_t threads = 256;
+  int64_t blockRows() const { return few() ? split().rows() : 256 / matrices; }
+  int64_t chunks() const { return llvm::divideCeil(matrix.rows, blockRows()); }
+  std::string grid() const {
+    std::string pairs = "tokens * " + std::to_string(spec.topk);
+    std::string slots = "min(" + pairs + ", " + std::to_string(spec.experts) + ")";
+    if (!few()) // a tile that is not full for each expert, at most
+      slots = "(ceildiv(" + pairs + ", " + std::to_string(manyTiles() * 8) +
+              ") + " + slots + ")";
+    return slots + " * " + std::to_string(chunks());
+  }
+  std::string name(StringRef family) const {
+    return kernelName(family, formatName(matrix.format), matrix.rows,
+                      matrix.columns, spec.experts, spec.topk,
+                      few() ? split().tokens() : manyTiles() * 8,
+                      few() ? "few" : "many");
+  }
+  ProductShape product() const { 
+    return {matrix, matrices, true, matrix.columns % 4 == 0};
+  }
+};
+
+/// A block's work: rows from firstRow of `expert`, for pairs low <= p < high.
+struct Work {
+  V expert, low, high, firstRow;
+};
+} // namespace
+
+/// The expert's matrices.
+static SmallVector<Ptr> matricesOf(KernelBuilder &k, const ExpertProduct &p,
+                                   V expert) {
+  SmallVector<Ptr> bases;
+  int64_t bytes = quant::packedBytes(p.matrix.format, p.matrix.rows,
+                                     p.matrix.columns);
+  for (int64_t m = 0; m < p.matrices; ++m)
+    bases.push_back(k.buffer(p.weights + m) + k.to64(expert) * bytes);
+  return bases;
+}
+
+/// The product for `work`; `xRow` takes a pair.
+static void emitFew(KernelBuilder &k, const ExpertProduct &p, const Work &work,
+                    FewTokens &product, function_ref<Ptr(V)> xRow,
+                    function_ref<void(V, V, ArrayRef<V>)> emit) {
+  product.begin(matricesOf(k, p, work.expert), work.firstRow,
+                k.i32(p.matrix.rows));
+  int64_t tokens = p.split().tokens();
+  k.loop(work.low, work.high, tokens, [&](V low) {
+    // Sums of the tokens before may still be read.
+    k.barrier();
+    product.run(
+        k.minimum(work.high - low, k.i32(tokens)),
+        [&](V token) { return xRow(low + token); },
+        [&](V row, V token, ArrayRef<V> sums) { emit(row, low + token, sums); });
+  });
+}
+
+/// Finds the (expert, tile of pairs, chunk of rows) of this block and calls `body`
+/// with it, if there is one.
+static void forTile(KernelBuilder &k, const ExpertProduct &p,
+                    function_ref<void(const Work &)> body) {
+  int64_t tile = p.manyTiles() * 8;
+  V count = k.loadI32(k.buffer(p.count), Cached::L2);
+  Ptr offsets = k.buffer(p.offsets);
+  V none = k.i32(-1), zero = k.i32(0);
+  // Slot, and the first block and number of tiles of its expert; blocks so far.
+  Vs found = k.loop(
+      zero, count, 32, {none, zero, zero, zero}, [&](V s0, ArrayRef<V> in) {
+        V s = s0 + k.lane();
+        V at = k.minimum(s, count - 1);
+        V pairs = k.loadI32(offsets + (at + 1) * 4, Cached::L2) -
+                  k.loadI32(offsets + at * 4, Cached::L2);
+        V tiles = k.select(s < count, k.ceilDiv(pairs, tile), zero);
+        V blocks = tiles * p.chunks(), sum = blocks;
+        for (int64_t by = 1; by < 32; by *= 2)
+          sum = k.select(k.lane() >= by, sum + k.shuffleUp(sum, by), sum);
+        V end = in[3] + sum, first = end - blocks;
+        V mine = k.ballot((k.block() >= first) & (k.block() < end));
+        V from = k.trailingZeros(mine) & 31;
+        V hit = !(mine == 0);
+        return Vs{k.select(hit, s0 + from, in[0]),
+                  k.select(hit, k.shuffle(first, from), in[1]),
+                  k.select(hit, k.shuffle(tiles, from), in[2]),
+                  k.shuffle(end, k.i32(31))};
+      });
+  k.when(found[0] >= 0, [&] {
+    V slot = found[0], at = k.block() - found[1], tiles = found[2];
+    V low = k.loadI32(offsets + slot * 4, Cached::L2) + at % tiles * tile;
+    V high = k.minimum(low + tile,
+                       k.loadI32(offsets + (slot + 1) * 4, Cached::L2));
+    body({k.loadI32(k.buffer(p.active) + slot * 4, Cached::L2), low, high,
+          at / tiles * p.blockRows()});
+  });
+}
+
+/// The kernel: finds its work, then multiplies.
+static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
+                        function_ref<Ptr(V)> xRow,
+                        function_ref<void(V, V, ArrayRef<V>)> emit) {
+  if (p.few()) {
+    FewTokens product(k, p.product(), p.split());
+    k.gridWait();
+    k.gridTrigger();
+    V slot = k.block() / p.chunks();
+    // All at once: what lies behind count is read, but not used.
+    V count = k.loadI32(k.buffer(p.count), Cached::L2);
+    V expert = k.loadI32(k.buffer(p.active) + slot * 4, Cached::L2);
+    V low = k.loadI32(k.buffer(p.offsets) + slot * 4, Cached::L2);
+    V high = k.loadI32(k.buffer(p.offsets) + (slot + 1) * 4, Cached::L2);
+    V firstRow = k.block() % p.chunks() * p.blockRows();
+    k.when(slot < count, [&] {
+      emitFew(k, p, {expert, low, high, firstRow}, product, xRow, emit);
+    });
+    return;
+  }
+  int64_t tiles = p.manyTiles();
+  Ptr scratch = k.shared(ManyTokens::sharedBytes(tiles));
+  k.gridWait();
+  k.gridTrigger();
+  forTile(k, p, [&](const Work &work) {
+    V pairs = work.high - work.low;
+    auto multiply = [&](int64_t some) {
+      ManyTokens product(k, p.product(), some, scratch);
+      product.run(
+          matricesOf(k, p, work.expert), work.firstRow, k.i32(p.matrix.rows),
+          pairs, [&](V token) { return xRow(work.low + token); },
+          [&](V row, V token, ArrayRef<V> sums) {
+            emit(row, work.low + token, sums);
+          });
+    };
+    // An expert's last tile is seldom full.
+    if (tiles == 16)
+      k.ifElse(pairs > 64, [&] { multiply(16); }, [&] { multiply(8); });
+    else
+      multiply(tiles);
+  });
+}
+
+Kernel expertsGateUp(KernelSite site, const ExpertSpec &spec) {
+  ExpertProduct p{spec, spec.gate, 2};
+  Kernel kernel{p.name("experts_gate_up"), p.grid()};
+  if (exists(site, kernel.name))
+    return kernel;
+  SmallVector<StringRef> access(8, "read");
+  access.back() = "write";
+  KernelBuilder k(site.kernels, site.loc, kernel.name, access, 1,
+                  {p.threads, p.few() ? 2 : 1});
+  emitExperts(
+      k, p,
+      [&](V pair) {
+        V token = k.loadI32(k.buffer(p.order) + k.to64(pair) * 4, Cached::L2) /
+                  spec.topk;
+        return k.buffer(p.x) + k.to64(token) * (p.matrix.columns * 4);
+      },
+      [&](V row, V pair, ArrayRef<V> sums) {
+        k.store(k.buffer(p.y()) + (k.to64(pair) * (p.matrix.rows * 4) +
+                                   k.to64(row) * 4),
+                k.silu(sums[0]) * sums[1]);
+      });
+  k.finish();
+  return kernel;
+}
+
+Kernel expertsDown(KernelSite site, const ExpertSpec &spec) {
+  ExpertProduct p{spec, spec.down, 1};
+  Kernel kernel{p.name("experts_down"), p.grid()};
+  if (exists(site, kernel.name))
+    return kernel;
+  SmallVector<StringRef> access(7, "read");
+  access.back() = "write";
+  KernelBuilder k(site.kernels, site.loc, kernel.name, access, 1,
+                  {p.threads, p.few() ? 2 : 1});
+  emitExperts(
+      k, p,
+      [&](V pair) {
+        return k.buffer(p.x) + k.to64(pair) * (p.matrix.columns * 4);
+      },
+      [&](V row, V pair, ArrayRef<V> sums) {
+        V to = k.loadI32(k.buffer(p.order) + k.to64(pair) * 4, Cached::L2);
+        k.store(k.buffer(p.y()) +
+                    (k.to64(to) * (p.matrix.rows * 4) + k.to64(row) * 4),
+                sums[0]);
+      });
+  k.finish();
+  return kernel;
+}
+
+} // namespace mla::nvvm

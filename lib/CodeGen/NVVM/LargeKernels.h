@@ -1,0 +1,50 @@
+//===- LargeKernels.h - matrices times many tokens --------------*- C++ -*-===//
+//
+// Part of mla. linear() of Kernels.h for maxTokens > 64 is two launches with one
+// buffer between them:
+//
+//   packRows(spec):    (x, [gamma rows,] [outputs i32,] x16), scalar T
+//   linearLarge(spec): (x16, W_0 packed, y_0, W_1, y_1, ... [, residual]), gated
+//                      (x16, gate, up, y), scalar T
+//
+// With `outputs` T is the number of outputs for both, and rows are gathered by the
+// first. x16 is u8 [ceildiv(T, 16), packedRowsBytes(spec)]: its rows stand for 16
+// tokens each. Its content depends on packedRowsName(spec) alone: linears of the
+// same x with equal names may share one x16 and one packRows().
+//
+// In x16 values are bf16 for bf16 weights; else f16, times 2^-4 and clamped to
+// +-65504. With `exact` there are three parts, each what the ones before it lost.
+// Columns are padded to 128 with zeros, and tokens to 16. Order: [16 tokens][part]
+// [chunk of 32 (bf16) or 64 columns][16 tokens][columns], in a chunk as ldmatrix
+// reads it without bank conflicts, columns in the order of the fragments that
+// packed weights are (quant/Pack.h).
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_LIB_CODEGEN_NVVM_LARGEKERNELS_H
+#define MLA_LIB_CODEGEN_NVVM_LARGEKERNELS_H
+
+#include "Kernels.h"
+
+namespace mla::nvvm {
+
+/// x as linearLarge() reads it, normalised and gathered as `spec` says.
+Kernel packRows(KernelSite site, const LinearSpec &spec);
+/// Bytes of 16 tokens in x16.
+int64_t packedRowsBytes(const LinearSpec &spec);
+/// The name of packRows()'s kernel; equal names, equal content.
+std::string packedRowsName(const LinearSpec &spec);
+
+/// The products. `spec.norm` and `spec.gamma` are packRows()'s alone.
+Kernel linearLarge(KernelSite site, const LinearSpec &spec);
+
+//===--- Inside --------------------------------------------------------------===//
+
+/// Tokens that stand together in x16, and columns of a chunk of it.
+constexpr int64_t packedTokens = 16;
+constexpr int64_t chunkColumns(Format format) {
+  return format == Format::BF16 ? 32 : 64;
+}
+
+} // namespace mla::nvvm
+
+#endif // MLA_LIB_CODEGEN_NVVM_LARGEKERNELS_H

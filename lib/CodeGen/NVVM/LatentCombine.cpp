@@ -1,0 +1,324 @@
+//===- LatentCombine.cpp - dividing decode attention and joining it -------===//
+//
+// Part of mla. Which block does which rows of which token is computed by every
+// block from the positions, so one launch serves all lengths. Positions are
+// inputs of the step, which no kernel writes: they are read before gridWait().
+//
+// The combine kernel: a thread has 8 values of a head and every `groups`-th split;
+// threads of a block with the same values are added up through shuffles and shared
+// memory. It reads heads * latent * 2 bytes a split, from the L2 cache, and is
+// bound by latency: about 2 us.
+//
+//===----------------------------------------------------------------------===//
+#include "LatentDecode.h"
+
+using namespace mlir;
+
+namespace mla::nvvm {
+
+/// Below this number of tiles a split, one block an SM is faster than two.
+constexpr int64_t fewTiles = 48;
+
+std::string DecodeShape::name(StringRef family) const {
+  return kernelName(attentionName(family, spec), few, many,
+                    spec.maxTokens == 1 ? "one"
+                    : spec.maxTokens < many ? "few"
+                                            : "many");
+}
+
+std::optional<DecodeShape> decodeShape(const AttentionSpec &spec,
+                                       const Gpu &gpu) {
+  DecodeShape s;
+  s.spec = spec;
+  s.row = spec.latent + spec.rope;
+  // 4 warps share the latent values and the row in steps of 16; a 128-byte line
+  // of a stage belongs to one row.
+  if (spec.latent % 128 || s.row % 64 || s.row > 576)
+    return std::nullopt;
+  s.tile = s.fp8() ? 32 : 16;
+  s.pitch = 2 * s.row;
+  s.headTiles = spec.heads <= 8 ? 1 : 2;
+  s.teams = spec.heads <= 16 ? 1 : 2;
+  s.groups = (spec.heads + s.blockHeads() - 1) / s.blockHeads();
+  s.stages = s.teams == 1 ? 5 : 4;
+  int64_t bytes = s.stages * s.stageBytes() + 2 * s.teams * s.scoreBytes();
+  int64_t blocks =
+      s.teams == 1 && 2 * (bytes + 1024) <= gpu.sharedBytesPerSM ? 2 : 1;
+  s.few = std::max<int64_t>(1, gpu.multiprocessors / s.groups);
+  s.many = s.few * blocks;
+  return s;
+}
+
+static V tilesOf(const DecodeShape &s, V position) {
+  return (position + s.tile) / s.tile;
+}
+static V ceilDiv(V a, V b) { return (a + b - 1) / b; }
+
+/// Tiles of one split, the same for all tokens of the step: such that all splits
+/// run at once. Every warp computes it.
+static V tilesPerSplit(KernelBuilder &k, const DecodeShape &s, Ptr positions,
+                       V tokens) {
+  auto forTotal = [&](V total, auto divide) {
+    V many = divide(s.many);
+    return s.few == s.many
+               ? many
+               : k.select(total < fewTiles * s.few, divide(s.few), many);
+  };
+  if (s.spec.maxTokens == 1) {
+    V total = tilesOf(s, k.loadI32(positions));
+    return forTotal(total, [&](int64_t slots) { return k.ceilDiv(total, slots); });
+  }
+  Vs sum = k.loop(k.lane(), tokens, 32, {k.i32(0)}, [&](V t, ArrayRef<V> acc) {
+    return Vs{acc[0] + tilesOf(s, k.loadI32(positions + t * 4))};
+  });
+  V total = k.reduxAdd(sum[0]);
+  // Rounding up gives a token up to one split more than its share.
+  V slots = forTotal(total, [&](int64_t slots) { return k.i32(slots); });
+  return ceilDiv(total, k.maximum(slots - tokens, k.i32(1)));
+}
+
+/// Sum over the lanes up to this one.
+static V inclusiveScan(KernelBuilder &k, V v) {
+  for (int64_t by = 1; by < 32; by *= 2) {
+    V other = k.shuffleUp(v, by);
+    v = k.select(k.lane() >= by, v + other, v);
+  }
+  return v;
+}
+
+DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
+                    V tokens, V number) {
+  auto work = [&](V token, V position, V split, V target) -> DecodeWork {
+    V all = tilesOf(s, position);
+    V first = split * target;
+    return {first < all,         token, position, first,
+            k.minimum(target, all - first), !(all > target)};
+  };
+  if (s.spec.maxTokens == 1)
+    return work(k.i32(0), k.loadI32(positions), number,
+                tilesPerSplit(k, s, positions, tokens));
+  V zero = k.i32(0);
+  auto search = [&]() -> Vs {
+    V target = tilesPerSplit(k, s, positions, tokens);
+    // {splits of earlier tokens, token, position, split}. A split that is not
+    // found is far behind the rows of token 0.
+    Vs found = k.loop(
+        zero, tokens, 32, {zero, zero, zero, k.i32(1)},
+        [&](V first, ArrayRef<V> state) {
+          V token = first + k.lane();
+          V position =
+              k.loadI32(positions + k.minimum(token, tokens - 1) * 4);
+          V splits = k.select(token < tokens,
+                              ceilDiv(tilesOf(s, position), target), zero);
+          V end = state[0] + inclusiveScan(k, splits);
+          V begin = end - splits;
+          V hit = k.ballot((number >= begin) & (number < end));
+          V lane = k.trailingZeros(hit) & 31;
+          auto take = [&](V v, V old) {
+            return k.select(hit == 0, old, k.shuffle(v, lane));
+          };
+          return Vs{k.shuffle(end, k.i32(31)), take(token, state[1]),
+                    take(position, state[2]), take(number - begin, state[3])};
+        });
+    return {found[1], found[2], found[3], target};
+  };
+  if (s.spec.maxTokens < s.many) {
+    Vs w = search();
+    return work(w[0], w[1], w[2], w[3]);
+  }
+  Vs w = k.ifElse(
+      tokens >= s.many, SmallVector<Type>(4, k.i32Type()),
+      [&]() -> Vs {
+        V token = k.minimum(number, tokens - 1);
+        V position = k.loadI32(positions + token * 4);
+        return {token, position, k.select(number < tokens, zero, k.i32(1)),
+                tilesOf(s, position)};
+      },
+      search);
+  return work(w[0], w[1], w[2], w[3]);
+}
+
+//===----------------------------------------------------------------------===//
+// Combining
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// How the combine kernel divides its work.
+struct CombineShape {
+  int64_t threads, groups; ///< groups of threads with different splits
+  int64_t batch;           ///< loads in flight of a thread
+  int64_t units() const { return threads / groups; } ///< of 8 values
+};
+} // namespace
+
+/// Few tokens have many splits each.
+static CombineShape combineShape(int64_t maxTokens) {
+  if (maxTokens == 1)
+    return {256, 32, 9};
+  if (maxTokens <= 4)
+    return {256, 16, 9};
+  if (maxTokens <= 16)
+    return {128, 4, 8};
+  return {64, 1, 8};
+}
+
+/// {maximum, sum of weights, 8 weighted sums} after the splits of group `group`.
+static Vs combineSplits(KernelBuilder &k, const CombineShape &c, V group,
+                        V splits, Ptr lse, int64_t lseStride, Ptr partial,
+                        int64_t partialStride) {
+  Vs init(10, k.f32(0));
+  init[0] = k.f32(-1e30);
+  return k.loop(
+      group, splits, c.groups * c.batch, init,
+      [&](V first, ArrayRef<V> state) {
+        SmallVector<V> weight;
+        SmallVector<Vs> value;
+        for (int64_t i = 0; i < c.batch; ++i) {
+          // Beyond the last split: the last one again, without weight.
+          V split = k.minimum(first + i * c.groups, splits - 1);
+          weight.push_back(
+              k.loadF32(lse + k.to64(split) * lseStride, Cached::L2));
+          value.push_back(k.loadWords(partial + k.to64(split) * partialStride,
+                                      4, Cached::L2));
+        }
+        V maximum = state[0];
+        for (V x : weight)
+          maximum = k.maximum(maximum, x);
+        V factor = k.exp2(state[0] - maximum);
+        Vs next(state.begin(), state.end());
+        next[0] = maximum;
+        for (int64_t j = 1; j < 10; ++j)
+          next[j] = next[j] * factor;
+        for (int64_t i = 0; i < c.batch; ++i) {
+          V w = k.select(first + i * c.groups < splits,
+                         k.exp2(weight[i] - maximum), k.f32(0));
+          next[1] = next[1] + w;
+          for (int64_t j = 0; j < 4; ++j) {
+            auto [low, high] = k.unpackF16(value[i][j]);
+            next[2 + 2 * j] = k.fma(w, low, next[2 + 2 * j]);
+            next[3 + 2 * j] = k.fma(w, high, next[3 + 2 * j]);
+          }
+        }
+        return next;
+      });
+}
+
+/// Adds up what lanes with the same unit have: those `units`, 2 * units, ...
+/// apart.
+static Vs joinLanes(KernelBuilder &k, Vs state, int64_t units) {
+  if (units >= 32)
+    return state;
+  V maximum = state[0];
+  for (int64_t mask = units; mask < 32; mask *= 2)
+    maximum = k.maximum(maximum, k.shuffleXor(maximum, mask));
+  V factor = k.exp2(state[0] - maximum);
+  for (int64_t j = 1; j < 10; ++j) {
+    state[j] = state[j] * factor;
+    for (int64_t mask = units; mask < 32; mask *= 2)
+      state[j] = state[j] + k.shuffleXor(state[j], mask);
+  }
+  state[0] = maximum;
+  return state;
+}
+
+Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
+  CombineShape c = combineShape(s.spec.maxTokens);
+  int64_t values = s.spec.heads * s.spec.latent;
+  int64_t chunks = (values / 8 + c.units() - 1) / c.units();
+  std::string name = kernelName(s.name("latent_combine"), c.threads, c.groups);
+  Kernel kernel{name, "tokens * " + std::to_string(chunks)};
+  if (exists(site, name))
+    return kernel;
+  KernelBuilder k(site.kernels, site.loc, name,
+                  {"read", "read", "read", "readwrite"}, 0, {c.threads});
+  // Partial sums of warps that have the same units: 10 values, one word of
+  // padding against bank conflicts.
+  int64_t warpUnits = std::min<int64_t>(c.units(), 32);
+  int64_t parts = k.warps() * warpUnits / c.units();
+  constexpr int64_t partWords = 11;
+  Ptr scratch =
+      parts > 1 ? k.shared(k.warps() * warpUnits * partWords * 4) : Ptr();
+  V token = k.block() / chunks, chunk = k.block() % chunks;
+  V tokens = k.blocks() / chunks;
+  Ptr positions = k.buffer(0);
+  // Where a token's splits begin: behind those of the tokens before it.
+  V zero = k.i32(0);
+  auto where = [&]() -> Vs {
+    V target = tilesPerSplit(k, s, positions, tokens);
+    auto splitsOf = [&](V t) {
+      return ceilDiv(tilesOf(s, k.loadI32(positions + t * 4)), target);
+    };
+    V own = splitsOf(token);
+    if (s.spec.maxTokens == 1)
+      return {zero, own};
+    Vs before = k.loop(k.lane(), token, 32, {zero}, [&](V t, ArrayRef<V> acc) {
+      return Vs{acc[0] + splitsOf(t)};
+    });
+    return {k.reduxAdd(before[0]), own};
+  };
+  Vs place =
+      s.spec.maxTokens < s.many
+          ? where()
+          : k.ifElse(tokens >= s.many, {k.i32Type(), k.i32Type()},
+                     [&] { return Vs{zero, k.i32(1)}; }, where);
+  V first = place[0], splits = place[1];
+  k.gridWait();
+  k.gridTrigger();
+  k.when(splits > 1, [&] {
+    V group = k.thread() / c.units();
+    V unit = chunk * c.units() + k.thread() % c.units();
+    V here = k.minimum(unit, k.i32(values / 8 - 1));
+    V head = here / (s.spec.latent / 8);
+    Ptr lse = k.buffer(2) + k.to64(first * s.spec.heads + head) * 4;
+    Ptr partial = k.buffer(1) + k.to64(first) * (values * 2) +
+                  k.to64(here) * 16;
+    Vs state = combineSplits(k, c, group, splits, lse, s.spec.heads * 4,
+                             partial, values * 2);
+    state = joinLanes(k, state, c.units());
+    Ptr y = k.buffer(3) + k.to64(token) * (values * 4);
+    if (parts == 1) {
+      k.when((unit < values / 8) & (k.lane() < warpUnits), [&] {
+        V inverse = k.reciprocal(state[1]);
+        for (V &v : state)
+          v = v * inverse;
+        Ptr at = y + unit * 32;
+        k.storeWords(at, ArrayRef<V>(state).slice(2, 4));
+        k.storeWords(at + 16, ArrayRef<V>(state).slice(6, 4));
+      });
+      return;
+    }
+    k.when(k.lane() < warpUnits, [&] {
+      Ptr at = scratch + (k.warp() * warpUnits + k.lane()) * (partWords * 4);
+      for (auto [j, v] : llvm::enumerate(state))
+        k.store(at + 4 * j, v);
+    });
+    k.barrier();
+    // One value a thread. Warps with the same units are c.units() / warpUnits
+    // apart.
+    int64_t outputs = c.units() * 8;
+    for (int64_t base = 0; base < outputs; base += c.threads) {
+      V i = k.thread() + base;
+      V u = i / 8;
+      V value = chunk * outputs + i;
+      k.when((i < outputs) & (value < values), [&] {
+        Ptr at = scratch + u * (partWords * 4);
+        auto part = [&](int64_t p) { return at + p * c.units() * partWords * 4; };
+        V maximum = k.f32(-1e30);
+        for (int64_t p = 0; p < parts; ++p)
+          maximum = k.maximum(maximum, k.loadF32(part(p)));
+        V sum = k.f32(0), weighted = k.f32(0);
+        for (int64_t p = 0; p < parts; ++p) {
+          V w = k.exp2(k.loadF32(part(p)) - maximum);
+          sum = k.fma(w, k.loadF32(part(p) + 4), sum);
+          weighted =
+              k.fma(w, k.loadF32(part(p) + (i & 7) * 4 + 8), weighted);
+        }
+        k.store(y + value * 4, k.divide(weighted, sum));
+      });
+    }
+  });
+  k.finish();
+  return kernel;
+}
+
+} // namespace mla::nvvm

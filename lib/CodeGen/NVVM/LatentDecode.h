@@ -1,0 +1,60 @@
+//===- LatentDecode.h - split decode attention ------------------*- C++ -*-===//
+//
+// Part of mla. Decode attention on tensor cores: the rows of a sequence are
+// divided among blocks, and a second kernel combines what they found.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_LIB_CODEGEN_NVVM_LATENTDECODE_H
+#define MLA_LIB_CODEGEN_NVVM_LATENTDECODE_H
+
+#include "AttentionKernels.h"
+
+namespace mla::nvvm {
+
+/// How a block computes, and how many blocks there are.
+///
+/// A *stage* is 16 rows of shared memory of `pitch` bytes: 16 tokens at 16 bits,
+/// or 32 at 8 bits, two in a row. A *tile* is the tokens of a stage. A *team* of 4
+/// warps does 8 * headTiles heads; the teams of a block share the stages. Heads
+/// beyond teams * 8 * headTiles are other blocks', a *group* each.
+struct DecodeShape {
+  AttentionSpec spec;
+  int64_t row;       ///< values of a cache row: latent + rope
+  int64_t tile;      ///< tokens: 16, or 32 for fp8
+  int64_t pitch;     ///< bytes
+  int64_t headTiles, teams, groups, stages;
+  int64_t few, many; ///< splits of all tokens together, short and long contexts
+
+  bool fp8() const { return spec.cache == Format::FP8E4M3; }
+  int64_t teamHeads() const { return 8 * headTiles; }
+  int64_t blockHeads() const { return teams * teamHeads(); }
+  int64_t stageBytes() const { return 16 * pitch; }
+  /// One of a team's two buffers of score partials, f32 [4 warps][16][heads].
+  int64_t scoreBytes() const { return 4 * 16 * teamHeads() * 4; }
+  std::string name(llvm::StringRef family) const;
+};
+
+/// The shape for `spec`, or none if the dimensions do not fit the tiles.
+std::optional<DecodeShape> decodeShape(const AttentionSpec &spec,
+                                       const Gpu &gpu);
+
+/// What a block has to do. Splits are numbered through all tokens, token by
+/// token, so that a partial result's row is its number.
+struct DecodeWork {
+  V active;    ///< i1: there is work; what follows is within bounds without, too
+  V token;
+  V position;  ///< of the token
+  V firstTile; ///< of the token's rows
+  V tiles;
+  V alone;     ///< i1: the token has no other split
+};
+/// The work of split number `number` in a step of `tokens` tokens.
+DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
+                    V tokens, V number);
+
+Kernel decodeAttention(KernelSite site, const DecodeShape &shape);
+Kernel decodeCombine(KernelSite site, const DecodeShape &shape);
+
+} // namespace mla::nvvm
+
+#endif // MLA_LIB_CODEGEN_NVVM_LATENTDECODE_H

@@ -1,0 +1,102 @@
+//===- LowerToNVVM.h - ops to launches on a GPU -----------------*- C++ -*-===//
+//
+// Part of mla. One step function to one program: see LowerToNVVM.cpp for what
+// each op becomes.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_LIB_CODEGEN_NVVM_LOWERTONVVM_H
+#define MLA_LIB_CODEGEN_NVVM_LOWERTONVVM_H
+
+#include "Kernels.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace mla::nvvm {
+
+/// Lowers the step function into one program. Values of the function map to
+/// buffers of the program, with two exceptions: a norm is launched only if a
+/// consumer cannot do it itself, and a sum is done by the linear or the experts
+/// whose result it adds to the residual stream.
+class ProgramLowering {
+public:
+  ProgramLowering(ProgramOp program, mlir::ModuleOp kernels, const Gpu &gpu,
+                  int64_t maxContext)
+      : b(mlir::OpBuilder::atBlockEnd(&program.getBody().front())),
+        program(program), kernels(kernels), gpu(gpu), maxContext(maxContext) {}
+
+  mlir::LogicalResult lower(mlir::func::FuncOp step);
+  int64_t launches = 0;
+
+private:
+  /// What a matrix reads: the rows, or the rows before a norm and the norm.
+  struct Input {
+    mlir::Value rows;
+    RMSNormOp norm;
+  };
+
+  mlir::LogicalResult lowerOp(mlir::Operation *op);
+  void lowerLinear(mlir::Operation *op, Input x, mlir::ValueRange weights,
+                   mlir::ValueRange results, mlir::Value residual,
+                   bool gated = false, bool exact = false);
+  void lowerHead(LMHeadOp op);
+  void lowerAttention(LatentAttentionOp op);
+  void lowerCacheWrite(LatentCacheWriteOp op);
+  void lowerExperts(mlir::Operation *op, Input x, mlir::Value indices,
+                    mlir::Value weights, mlir::Value gate, mlir::Value up,
+                    mlir::Value down, mlir::ValueRange shared,
+                    mlir::Value residual, mlir::Value out);
+  void lowerMoE(MoEOp op);
+
+  KernelSite site(mlir::Operation *op) {
+    return {kernels, op->getLoc(), gpu};
+  }
+  int64_t maxTokens() { return program.getMaxTokens(); }
+
+  /// The program's value for a value of the function; launches a norm that was
+  /// put off.
+  mlir::Value get(mlir::Value v);
+  Input input(mlir::Value v);
+  /// If the only use of `v` is a sum with something that is there already:
+  /// that, and the sum's result is where `v` is to be written.
+  mlir::Value takeResidual(mlir::Value v, mlir::Value &result);
+
+  mlir::Value port(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> shape,
+                   Format format);
+  mlir::Value positions() { return port("positions", {"tokens"}, Format::I32); }
+  mlir::Value sequence() { return port("sequence", {"tokens"}, Format::I32); }
+  mlir::Value pageTable() {
+    return port("page_table", {"sequences", "pages"}, Format::I32);
+  }
+  mlir::Value workspace(llvm::ArrayRef<std::string> shape, Format format);
+  mlir::Value result(mlir::Value v);
+  std::optional<std::string> cacheScale(mlir::Value cache);
+
+  /// A view of the weight that is `v` in the function.
+  mlir::Value view(mlir::Value v, ViewLayout layout, Format format,
+                   int64_t first, int64_t blocks, int64_t blockRows,
+                   int64_t stride, bool transposed);
+  /// All of it; its own format.
+  mlir::Value packed(mlir::Value v);
+  /// All of it, row by row; its own format, or f32 for what is not standalone.
+  mlir::Value rows(mlir::Value v);
+
+  void launch(mlir::Operation *op, const Kernel &kernel,
+              mlir::ValueRange operands, llvm::ArrayRef<std::string> scalars,
+              const std::string &weightBytes = "");
+
+  mlir::OpBuilder b;
+  ProgramOp program;
+  mlir::ModuleOp kernels;
+  const Gpu &gpu;
+  int64_t maxContext;
+  llvm::DenseMap<mlir::Value, mlir::Value> mapped;
+  llvm::DenseMap<mlir::Value, RMSNormOp> putOff;
+  llvm::DenseSet<mlir::Operation *> done; ///< sums that a producer did
+  llvm::StringMap<mlir::Value> ports;
+  llvm::DenseMap<std::pair<mlir::Attribute, mlir::Attribute>, mlir::Value>
+      views; ///< of (weight, view)
+  llvm::DenseMap<mlir::Value, std::string> valueNames;
+};
+
+} // namespace mla::nvvm
+
+#endif // MLA_LIB_CODEGEN_NVVM_LOWERTONVVM_H

@@ -1,0 +1,203 @@
+//===- MoEKernels.cpp - pairs by expert, and their sum --------------------===//
+//
+// Part of mla. (token, choice) pairs are sorted by expert, so that each expert's
+// weights are read once a step.
+//
+//===----------------------------------------------------------------------===//
+#include "KernelSupport.h"
+
+using namespace mlir;
+
+namespace mla::nvvm {
+
+/// Inclusive sum over the lanes of a warp.
+static V scanWarp(KernelBuilder &k, V v) {
+  for (int64_t by = 1; by < 32; by *= 2)
+    v = k.select(k.lane() >= by, v + k.shuffleUp(v, by), v);
+  return v;
+}
+
+/// Exclusive sum over the threads of a block, and the sum of all. Two barriers;
+/// `scratch` is 32 words.
+static std::pair<V, V> scanBlock(KernelBuilder &k, V v, Ptr scratch) {
+  V inclusive = scanWarp(k, v);
+  k.when(k.lane() == 31, [&] { k.store(scratch + k.warp() * 4, inclusive); });
+  k.barrier();
+  V mine = k.select(k.lane() < k.warps(), k.loadI32(scratch + k.lane() * 4),
+                    k.i32(0));
+  V sums = scanWarp(k, mine);
+  V before = k.shuffle(sums, k.maximum(k.warp() - 1, k.i32(0)));
+  before = k.select(k.warp() == 0, k.i32(0), before);
+  V total = k.shuffle(sums, k.i32(31));
+  k.barrier();
+  return {before + inclusive - v, total};
+}
+
+namespace {
+/// Lanes with the same key.
+struct Peers {
+  V before, count; ///< how many are lower, how many there are
+  V isFirst;
+};
+} // namespace
+static Peers peersOf(KernelBuilder &k, V key) {
+  V mask = k.intrinsic("llvm.nvvm.match.any.sync.i32", k.i32Type(),
+                       {k.i32(-1), key});
+  V below = k.shift(k.i32(1), k.lane()) - 1;
+  V before = k.popcount(mask & below);
+  return {before, k.popcount(mask), before == 0};
+}
+
+/// One block. Warps have equal shares of the pairs, in order, and a count for each
+/// expert each: counts, then places (a sum over experts, then over warps), then the
+/// pairs go to their places. Shared memory: warps * experts words, 64 KB at most.
+/// Pairs of a warp are done 32 at a time, so 4096 tokens x 8 are 32 steps twice,
+/// each a load from L2 and a match. What bounds it is latency: three passes.
+Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
+                int64_t maxTokens) {
+  int64_t maxPairs = maxTokens * topk;
+  // As many warps as there are 32 pairs, and as fit with their counts.
+  int64_t warps = 1;
+  while (warps < 32 && warps * 32 < maxPairs && 2 * warps * experts <= 16384)
+    warps *= 2;
+  int64_t threads = std::max<int64_t>(
+      warps * 32, std::min<int64_t>(1024, llvm::alignTo(experts, 32)));
+  std::string name = kernelName("moe_group", experts, topk, warps);
+  Kernel kernel{name, "1"};
+  if (exists(site, name))
+    return kernel;
+  KernelBuilder k(site.kernels, site.loc, name,
+                  {"read", "write", "write", "write", "write"}, 1, {threads});
+  Ptr counts = k.shared(warps * experts * 4), scratch = k.shared(32 * 4);
+  Ptr indices = k.buffer(0), order = k.buffer(1), active = k.buffer(2);
+  Ptr offsets = k.buffer(3), count = k.buffer(4);
+  k.loop(k.thread(), k.i32(warps * experts), threads,
+         [&](V i) { k.store(counts + i * 4, k.i32(0)); });
+  k.barrier();
+  k.gridWait();
+  k.gridTrigger();
+  V pairs = k.scalar32(0) * topk;
+  // A warp's share, in whole steps.
+  V share = k.ceilDiv(pairs, warps * 32) * 32;
+  V low = k.warp() * share, high = k.minimum(low + share, pairs);
+  Ptr mine = counts + k.warp() * (experts * 4);
+  auto eachPair = [&](function_ref<void(V, V, V, const Peers &)> body) {
+    k.when(k.warp() < warps, [&] {
+      k.loop(low, high, 32, [&](V from) {
+        V p = from + k.lane();
+        V there = p < high;
+        V at = k.select(there, p, from);
+        V e = k.loadI32(indices + k.to64(at) * 4);
+        V key = k.select(there, e, k.i32(-1));
+        body(p, there, e, peersOf(k, key));
+        k.syncWarp();
+      });
+    });
+  };
+  eachPair([&](V, V there, V e, const Peers &peers) {
+    k.when(there & peers.isFirst, [&] {
+      Ptr at = mine + e * 4;
+      k.store(at, k.loadI32(at) + peers.count);
+    });
+  });
+  k.barrier();
+
+  // The place of each expert's first pair, and of each warp's.
+  Vs end{k.i32(0), k.i32(0)};
+  for (int64_t first = 0; first < experts; first += threads) {
+    V e = k.thread() + first;
+    V there = e < experts;
+    V total = k.loop(k.i32(0), k.select(there, k.i32(warps), k.i32(0)), 1,
+                     {k.i32(0)}, [&](V w, ArrayRef<V> sum) {
+                       Ptr at = counts + (w * experts + e) * 4;
+                       V n = k.loadI32(at);
+                       k.store(at, sum[0]);
+                       return Vs{sum[0] + n};
+                     })[0];
+    V some = total > 0;
+    auto [place, placed] = scanBlock(k, total, scratch);
+    auto [slot, slots] =
+        scanBlock(k, k.select(some, k.i32(1), k.i32(0)), scratch);
+    V start = end[0] + place;
+    k.when(some, [&] {
+      V at = end[1] + slot;
+      k.store(active + at * 4, e);
+      k.store(offsets + at * 4, start);
+      k.loop(k.i32(0), k.i32(warps), 1, [&](V w) {
+        Ptr of = counts + (w * experts + e) * 4;
+        k.store(of, k.loadI32(of) + start);
+      });
+    });
+    end = {end[0] + placed, end[1] + slots};
+  }
+  k.when(k.thread() == 0, [&] {
+    k.store(offsets + end[1] * 4, end[0]);
+    k.store(count, end[1]);
+  });
+  k.barrier();
+  eachPair([&](V p, V there, V e, const Peers &peers) {
+    V at = k.ifElse(
+        there, {k.i32Type()}, [&] { return Vs{k.loadI32(mine + e * 4)}; },
+        [&] { return Vs{k.i32(0)}; })[0];
+    k.syncWarp();
+    k.when(there, [&] { k.store(order + k.to64(at + peers.before) * 4, p); });
+    k.when(there & peers.isFirst,
+           [&] { k.store(mine + e * 4, at + peers.count); });
+  });
+  k.finish();
+  return kernel;
+}
+
+/// A thread has four values of a token (one, if the width is no multiple of 4),
+/// and loads all their summands at once: (topk + addends + 1) * 4 bytes a value,
+/// bound by memory, or latency for few tokens.
+Kernel moeCombine(KernelSite site, int64_t width, int64_t topk,
+                  int64_t addends) {
+  unsigned each = width % 4 == 0 ? 4 : 1;
+  int64_t threads = std::clamp<int64_t>(
+      llvm::alignTo(width / each, 32), 32, 256);
+  int64_t blocks = llvm::divideCeil(width / each, threads);
+  std::string name = kernelName("moe_combine", width, topk, addends);
+  Kernel kernel{name, "tokens * " + std::to_string(blocks)};
+  if (exists(site, name))
+    return kernel;
+  SmallVector<StringRef> access(3 + addends, "read");
+  access.back() = "write";
+  KernelBuilder k(site.kernels, site.loc, name, access, 0, {threads});
+  k.gridWait();
+  k.gridTrigger();
+  V token = k.block() / blocks;
+  V column = (k.block() % blocks * threads + k.thread()) * each;
+  k.when(column < width, [&] {
+    auto load = [&](Ptr base, V row) {
+      Ptr p = base + (k.to64(row) * (width * 4) + k.to64(column) * 4);
+      return each == 4 ? k.loadFloats(p, 4) : Vs{k.loadF32(p)};
+    };
+    SmallVector<Vs> summands, extra;
+    Vs weights;
+    for (int64_t j = 0; j < topk; ++j) {
+      V pair = token * topk + j;
+      summands.push_back(load(k.buffer(0), pair));
+      weights.push_back(k.loadF32(k.buffer(1) + k.to64(pair) * 4));
+    }
+    for (int64_t a = 0; a < addends; ++a)
+      extra.push_back(load(k.buffer(2 + a), token));
+    Vs out(each, k.f32(0));
+    for (unsigned i = 0; i < each; ++i) {
+      for (int64_t j = 0; j < topk; ++j)
+        out[i] = k.fma(weights[j], summands[j][i], out[i]);
+      for (const Vs &more : extra)
+        out[i] = out[i] + more[i];
+    }
+    Ptr to = k.buffer(2 + addends) +
+             (k.to64(token) * (width * 4) + k.to64(column) * 4);
+    if (each == 4)
+      k.storeWords(to, out);
+    else
+      k.store(to, out[0]);
+  });
+  k.finish();
+  return kernel;
+}
+
+} // namespace mla::nvvm

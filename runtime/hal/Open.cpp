@@ -1,0 +1,19 @@
+//===- Open.cpp - the device that a plan needs ----------------------------===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#include "runtime/hal/Open.h"
+#include "runtime/hal/cuda/CudaDevice.h"
+#include "runtime/hal/host/HostDevice.h"
+
+namespace mla::hal {
+
+Result<std::unique_ptr<Device>>
+openDevice(const plan::Plan &plan, runtime::ThreadPool &pool, int gpu) {
+  if (!plan.target.isHost())
+    return CudaDevice::open(gpu);
+  return std::unique_ptr<Device>(std::make_unique<HostDevice>(pool));
+}
+
+} // namespace mla::hal

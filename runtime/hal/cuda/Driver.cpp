@@ -1,0 +1,80 @@
+//===- Driver.cpp - loading the CUDA driver -------------------------------===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#include "runtime/hal/cuda/Driver.h"
+#include <dlfcn.h>
+
+namespace mla::hal::cuda {
+
+Result<std::unique_ptr<Driver>> Driver::load(const std::string &library) {
+  std::unique_ptr<Driver> driver(new Driver);
+  driver->handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!driver->handle) {
+    const char *why = dlerror();
+    return unsupported("the plan needs an NVIDIA GPU, but its driver cannot be "
+                       "loaded: " +
+                       std::string(why ? why : library));
+  }
+  std::string missing;
+#define MLA_CUDA_LOAD(name, symbol, parameters)                                \
+  driver->name = reinterpret_cast<decltype(driver->name)>(                     \
+      dlsym(driver->handle, #symbol));                                         \
+  if (!driver->name)                                                           \
+    missing += missing.empty() ? #symbol : ", " #symbol;
+  MLA_CUDA_FUNCTIONS(MLA_CUDA_LOAD)
+#undef MLA_CUDA_LOAD
+  if (!missing.empty())
+    return unsupported("the NVIDIA driver is too old: " + library +
+                       " has no " + missing + "; 550 or later has all");
+  driver->funcGetParamInfo =
+      reinterpret_cast<decltype(driver->funcGetParamInfo)>(
+          dlsym(driver->handle, "cuFuncGetParamInfo"));
+  if (Code code = driver->init(0); code != Success)
+    return unsupported(
+        "the plan needs an NVIDIA GPU" +
+        std::string(code == NoDevice ? ", but this machine has none"
+                                     : ", but the driver does not start") +
+        ": cuInit: " + driver->describe(code));
+  return driver;
+}
+
+Driver::~Driver() {
+  // Not dlclose: the driver has threads and handlers of its own.
+}
+
+std::string Driver::describe(Code code) const {
+  const char *name = nullptr, *text = nullptr;
+  if (getErrorName(code, &name) != Success || !name)
+    return "error " + std::to_string(code);
+  if (getErrorString(code, &text) != Success || !text)
+    return name;
+  return std::string(name) + " (" + text + ")";
+}
+
+bool Driver::isSticky(Code code) {
+  switch (code) {
+  case Deinitialized:
+  case DeviceUnavailable:
+  case EccUncorrectable:
+  case NvlinkUncorrectable:
+  case Contained:
+  case IllegalAddress:
+  case LaunchTimeout:
+  case ContextIsDestroyed:
+  case Assertion:
+  case HardwareStackError:
+  case IllegalInstruction:
+  case MisalignedAddress:
+  case InvalidAddressSpace:
+  case InvalidPc:
+  case LaunchFailed:
+  case Unknown:
+    return true;
+  default:
+    return false;
+  }
+}
+
+} // namespace mla::hal::cuda

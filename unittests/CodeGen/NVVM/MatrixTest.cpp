@@ -1,0 +1,100 @@
+//===- MatrixTest.cpp - linears on every GPU target -----------------------===//
+//
+// Part of mla.
+//
+//===----------------------------------------------------------------------===//
+#include "Harness.h"
+
+using namespace mla;
+using namespace mla::nvvm;
+using namespace mla::nvvm::test;
+
+namespace {
+
+constexpr Format formats[] = {Format::BF16, Format::FP8Block, Format::NVFP4,
+                              Format::Int4G32};
+
+LinearSpec plain(Format format, std::initializer_list<int64_t> rows,
+                 int64_t columns, int64_t maxTokens) {
+  LinearSpec spec;
+  for (int64_t r : rows)
+    spec.segments.push_back({format, r, columns});
+  spec.maxTokens = maxTokens;
+  return spec;
+}
+
+TEST(Matrix, EveryFormatAndCountOfTokens) {
+  for (Format format : formats)
+    expectCompiles([&](KernelSite site) {
+      for (int64_t tokens : {1, 8, 16, 32, 64, 4096})
+        linear(site, plain(format, {2112}, 7168, tokens));
+    });
+}
+
+TEST(Matrix, SizesFromOneRowAndColumnToTheVocabulary) {
+  for (Format format : formats)
+    expectCompiles([&](KernelSite site) {
+      for (int64_t tokens : {1, 64}) {
+        linear(site, plain(format, {1}, 1, tokens));
+        linear(site, plain(format, {17}, 130, tokens));
+        linear(site, plain(format, {20480}, 7168, tokens));
+        linear(site, plain(format, {7168}, 18432, tokens));
+      }
+    });
+}
+
+TEST(Matrix, PrologueAndEpilogues) {
+  for (Format format : formats)
+    expectCompiles([&](KernelSite site) {
+      for (int64_t tokens : {1, 5, 64}) {
+        LinearSpec spec = plain(format, {1536, 576}, 7168, tokens);
+        spec.norm = true;
+        spec.eps = 1e-6;
+        linear(site, spec);
+        spec.gamma = Format::F32;
+        linear(site, spec);
+        LinearSpec gated = plain(format, {2304, 2304}, 7168, tokens);
+        gated.gated = gated.norm = true;
+        linear(site, gated);
+        LinearSpec residual = plain(format, {7168}, 1024, tokens);
+        residual.residual = true;
+        linear(site, residual);
+        LinearSpec head = plain(format, {20480}, 7168, tokens);
+        head.outputs = head.norm = true;
+        linear(site, head);
+        LinearSpec router = plain(format, {384}, 7168, tokens);
+        router.exact = router.norm = true;
+        linear(site, router);
+      }
+    });
+}
+
+TEST(Matrix, WeightsInF32) {
+  expectCompiles([](KernelSite site) {
+    for (int64_t tokens : {1, 9}) {
+      LinearSpec spec = plain(Format::F32, {256}, 7168, tokens);
+      linearF32(site, spec);
+      spec.norm = true;
+      linearF32(site, spec);
+      LinearSpec head = plain(Format::F32, {3, 2}, 7, tokens);
+      head.outputs = true;
+      linearF32(site, head);
+      LinearSpec residual = plain(Format::F32, {33}, 100, tokens);
+      residual.residual = true;
+      linearF32(site, residual);
+    }
+  });
+}
+
+TEST(Matrix, GridsCoverTheTokens) {
+  compileFor(*lookupGpu("sm_90a"), [](KernelSite site) {
+    EXPECT_EQ(linear(site, plain(Format::BF16, {256}, 512, 64)).grid, "16");
+    EXPECT_EQ(linear(site, plain(Format::BF16, {256}, 512, 4096)).grid,
+              "ceildiv(tokens, 64) * 16");
+    LinearSpec head = plain(Format::F32, {5}, 512, 16);
+    head.outputs = true;
+    EXPECT_EQ(linearF32(site, head).grid, "ceildiv(outputs, 8) * 3");
+  });
+}
+
+} // namespace
