@@ -58,6 +58,8 @@ private:
   llvm::Error runPasses(Stage stage);
   llvm::Error printModule();
   llvm::Error emit();
+  /// Who made the plan, and which rank's share of the model it is.
+  std::string producer() const;
   llvm::Error emitPlan(const std::filesystem::path &folder,
                        std::string &report);
   void timed(StringRef what);
@@ -202,6 +204,18 @@ llvm::Error Compilation::printModule() {
   return toError(writeFileAtomically(options.output, text));
 }
 
+std::string Compilation::producer() const {
+  const PipelineOptions &pipeline = options.pipeline;
+  std::string text = options.producer;
+  if (pipeline.ranks > 1)
+    text += ", rank " + std::to_string(pipeline.rank) + " of " +
+            std::to_string(pipeline.ranks);
+  // Nobody should take what such a plan computes for the model's.
+  if (pipeline.localCollectives)
+    text += ", nothing is exchanged";
+  return text;
+}
+
 llvm::Error Compilation::emit() {
   auto folder = OutputFolder::create(options.output, planMarker);
   if (!folder.ok())
@@ -229,14 +243,7 @@ llvm::Error Compilation::emit() {
 llvm::Error Compilation::emitPlan(const std::filesystem::path &folder,
                                   std::string &report) {
   PlanOptions plan;
-  plan.producer = options.producer;
-  // Nobody should take what such a plan computes for the model's.
-  if (options.pipeline.ranks > 1)
-    plan.producer += ", rank " + std::to_string(options.pipeline.rank) +
-                     " of " + std::to_string(options.pipeline.ranks) +
-                     (options.pipeline.localCollectives
-                          ? ", nothing is exchanged"
-                          : "");
+  plan.producer = producer();
   plan.weights = options.noWeights       ? plan::Checkpoint::Kind::None
                  : options.syntheticSeed ? plan::Checkpoint::Kind::Synthetic
                                          : plan::Checkpoint::Kind::Safetensors;

@@ -150,8 +150,7 @@ void DistributePass::matchAttention(LatentAttentionOp attention) {
   if (!chain.absorb || !chain.absorb->hasOneUse())
     return no("expected queries of a mla.absorb_query with no other user");
   chain.query = dyn_cast<OpResult>(chain.absorb.getQ());
-  if (!chain.query ||
-      !isa<LinearOp, JoinedLinearOp>(chain.query.getOwner()) ||
+  if (!chain.query || !isa<LinearOp, JoinedLinearOp>(chain.query.getOwner()) ||
       !chain.query.hasOneUse())
     return no("expected queries of a linear with no other user");
   chain.expand = onlyReader<ExpandValueOp>(attention.getResult());
@@ -167,8 +166,8 @@ void DistributePass::matchAttention(LatentAttentionOp attention) {
     return no("expected a mla.linear as the only user of its values");
 
   // Operand 0 is x, then there is a weight for each result.
-  OpOperand &queryWeight = chain.query.getOwner()->getOpOperand(
-      1 + chain.query.getResultNumber());
+  OpOperand &queryWeight =
+      chain.query.getOwner()->getOpOperand(1 + chain.query.getResultNumber());
   if (!areDeclared({queryWeight.get(), chain.absorb.getKvB(),
                     chain.expand.getKvB(), chain.out.getWeight()}))
     return no("expected declared weights");
@@ -224,8 +223,7 @@ void DistributePass::cut(MutableArrayRef<OpOperand> operands, Axis axis) {
 }
 
 /// The numbers of ranks from 2 on that fit, "2, 4, 8".
-std::string
-DistributePass::numbers(llvm::function_ref<bool(int64_t)> fits) {
+std::string DistributePass::numbers(llvm::function_ref<bool(int64_t)> fits) {
   std::string text;
   for (int64_t n = 2; n <= mostSuggested; ++n)
     if (fits(n))
@@ -247,12 +245,10 @@ LogicalResult DistributePass::checkDivisions() {
   for (const auto &entry : failures) {
     ArrayRef<const Division *> alike = entry.second;
     const Division &first = *alike.front();
-    InFlightDiagnostic error = first.op->emitOpError("cannot be shared among ")
-                               << int64_t(ranks) << " ranks: " << first.what
-                               << " can be divided by "
-                               << numbers([&](int64_t n) {
-                                    return first.fits(n);
-                                  });
+    InFlightDiagnostic error =
+        first.op->emitOpError("cannot be shared among ")
+        << int64_t(ranks) << " ranks: " << first.what << " can be divided by "
+        << numbers([&](int64_t n) { return first.fits(n); });
     if (alike.size() > 1)
       error << " (and " << alike.size() - 1 << " more alike)";
     if (std::exchange(isFirst, false))
@@ -275,9 +271,9 @@ LogicalResult DistributePass::checkDivisions() {
 /// Makes `rows` those that one rank has.
 void DistributePass::narrow(Value rows) {
   auto type = cast<RankedTensorType>(rows.getType());
-  rows.setType(RankedTensorType::get(
-      {ShapedType::kDynamic, type.getDimSize(1) / ranks},
-      type.getElementType()));
+  rows.setType(
+      RankedTensorType::get({ShapedType::kDynamic, type.getDimSize(1) / ranks},
+                            type.getElementType()));
 }
 
 /// "<path>.<what>" if `loc` is a path, so that each launch has its own name.
@@ -285,8 +281,8 @@ static Location under(Location loc, StringRef what) {
   auto name = dyn_cast<NameLoc>(loc);
   if (!name)
     return loc;
-  return NameLoc::get(StringAttr::get(
-      loc.getContext(), name.getName().getValue() + "." + what));
+  return NameLoc::get(StringAttr::get(loc.getContext(),
+                                      name.getName().getValue() + "." + what));
 }
 
 /// The users of `rows`, a summand, get the sum.
@@ -306,9 +302,9 @@ void DistributePass::gather(LMHeadOp head) {
   b.setInsertionPointAfter(head);
   Type whole = head.getType();
   narrow(head.getResult());
-  auto all = AllGatherOp::create(
-      b, under(head.getLoc(), "all_gather"), whole, head.getResult(),
-      b.getI64IntegerAttr(ranks), local ? b.getUnitAttr() : UnitAttr());
+  auto all = AllGatherOp::create(b, under(head.getLoc(), "all_gather"), whole,
+                                 head.getResult(), b.getI64IntegerAttr(ranks),
+                                 local ? b.getUnitAttr() : UnitAttr());
   head.getResult().replaceAllUsesExcept(all.getResult(), all);
   ++numGathers;
 }
@@ -318,9 +314,9 @@ void DistributePass::share(AttentionShare &chain) {
   chain.absorb.setHeads(part);
   chain.attention.setHeads(part);
   chain.expand.setHeads(part);
-  for (Value rows : {Value(chain.query), Value(chain.absorb.getResult()),
-                     Value(chain.attention.getResult()),
-                     Value(chain.expand.getResult())})
+  for (Value rows :
+       {Value(chain.query), Value(chain.absorb.getResult()),
+        Value(chain.attention.getResult()), Value(chain.expand.getResult())})
     narrow(rows);
   reduce(chain.out.getResult());
   ++numAttentions;

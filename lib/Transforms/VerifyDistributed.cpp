@@ -24,7 +24,7 @@ struct Share {
     Columns, ///< from `first` on, of `all`
     Rows,    ///< of a matrix, likewise
     Summand,
-    Unknown  ///< after an error, so that it is told once
+    Unknown ///< after an error, so that it is told once
   } kind = Whole;
   int64_t first = 0, all = 0;
 
@@ -164,8 +164,9 @@ Share VerifyDistributedPass::followHeads(
       heads = {Share::Columns, heads.first / perHead * from,
                heads.all / perHead * from};
     if (!(heads == x))
-      return fail(op, "expected the same heads of its rows and of kv_b, found " +
-                          text(x) + " and " + text(matrix));
+      return fail(op,
+                  "expected the same heads of its rows and of kv_b, found " +
+                      text(x) + " and " + text(matrix));
   }
   return {x.kind, x.first / from * to, x.all / from * to};
 }
@@ -215,8 +216,9 @@ Share VerifyDistributedPass::followAdd(AddOp op) {
 Share VerifyDistributedPass::followCollective(Operation *op, Value x,
                                               int64_t opRanks, bool gathers) {
   if (opRanks != ranks)
-    return fail(op, "expected " + Twine(ranks) + " ranks as the module has, "
-                    "found " +
+    return fail(op, "expected " + Twine(ranks) +
+                        " ranks as the module has, "
+                        "found " +
                         Twine(opRanks));
   Share share = shareOf(x);
   if (share.kind == Share::Unknown)
@@ -259,17 +261,17 @@ Share VerifyDistributedPass::follow(Operation *op) {
         if (!needsWhole(op, o.getRotary()))
           return Share{Share::Unknown};
         int64_t heads = o.getHeads();
-        return followHeads(op, shareOf(o.getQ()), rowWidth(o.getQ()) / heads,
-                           rowWidth(o.getResult()) / heads,
-                           std::pair(shareOf(o.getKvB()),
-                                     int64_t(o.getNope() + o.getV())));
+        return followHeads(
+            op, shareOf(o.getQ()), rowWidth(o.getQ()) / heads,
+            rowWidth(o.getResult()) / heads,
+            std::pair(shareOf(o.getKvB()), int64_t(o.getNope() + o.getV())));
       })
       .Case([&](ExpandValueOp o) {
         int64_t heads = o.getHeads();
-        return followHeads(op, shareOf(o.getX()), rowWidth(o.getX()) / heads,
-                           rowWidth(o.getResult()) / heads,
-                           std::pair(shareOf(o.getKvB()),
-                                     int64_t(o.getNope() + o.getV())));
+        return followHeads(
+            op, shareOf(o.getX()), rowWidth(o.getX()) / heads,
+            rowWidth(o.getResult()) / heads,
+            std::pair(shareOf(o.getKvB()), int64_t(o.getNope() + o.getV())));
       })
       .Case([&](LatentAttentionOp o) {
         if (o.getSelected() && !needsWhole(op, o.getSelected()))
