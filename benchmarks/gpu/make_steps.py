@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
 """Step functions whose launches are benchmarks of single kernels.
 
-  make_steps.py FOLDER      writes FOLDER/*.mlir
+  make_steps.py FOLDER                  writes FOLDER/*.mlir
+  make_steps.py FOLDER kimi_slice       FOLDER/kimi_slice/config.json, Kimi-K2.5-NVFP4
+  make_steps.py FOLDER kimi_layers      four layers of it with 64 experts, in bf16
 
 Each is compiled like a model (mla-compile FILE.mlir --synthetic-weights 1), and
 mla-run bench times all launches of a kernel as one graph: there are as many weights
 of a shape as it takes to keep them out of the L2 cache, and as many caches.
 """
 
+import json
 import os
 import sys
+
+CONFIG = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "..", "..", "test", "data", "configs",
+    "nvidia--Kimi-K2.5-NVFP4_config.json")
 
 ROTATE = 300e6  # bytes that a kernel's weights have together
 BYTES = {"bf16": 2, "fp8_block": 1, "nvfp4": 0.5625, "int4_g32": 0.5625}
@@ -130,8 +137,24 @@ def experts(form, layers, local=384, rows_=256, hidden=7168, topk=8):
     return step.text(x, hidden)
 
 
-def main(folder):
+def model(folder, name):
+    with open(CONFIG) as f:
+        config = json.load(f)
+    if name == "kimi_layers":
+        for part in (config, config["text_config"]):
+            part.pop("quantization_config", None)
+        config["text_config"].update(
+            num_hidden_layers=4, first_k_dense_replace=0, n_routed_experts=64,
+            vocab_size=1024, max_position_embeddings=8192)
+    os.makedirs(os.path.join(folder, name), exist_ok=True)
+    with open(os.path.join(folder, name, "config.json"), "w") as f:
+        json.dump(config, f, indent=1)
+
+
+def main(folder, name=None):
     os.makedirs(folder, exist_ok=True)
+    if name:
+        return model(folder, name)
     files = {}
     for n, k in SHAPES:
         files[f"linear_{n}x{k}"] = linears((n, k))
@@ -144,6 +167,6 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3) or sys.argv[2:3] not in ([], ["kimi_slice"], ["kimi_layers"]):
         sys.exit(__doc__)
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -6,6 +6,7 @@
 #include "mla/Dialect/MLA.h"
 #include "mla/Driver/Compile.h"
 #include "mla/Driver/Driver.h"
+#include "mla/Target/Gpu.h"
 #include "mla/Target/Lowering.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/InitLLVM.h"
@@ -98,9 +99,8 @@ int mla::compileMain(int argc, char **argv) {
       ->capture_default_str();
   auto *steps =
       app.add_option("--max-step-tokens", options.pipeline.maxStepTokens,
-                     "Most tokens in one step")
+                     "Most tokens in one step (default: 256, on a GPU 2048)")
           ->type_name("N")
-          ->capture_default_str()
           ->check(between(1, int64_t(1) << 20));
   auto *sequences =
       app.add_option("--max-sequences", options.pipeline.maxSequences,
@@ -199,6 +199,9 @@ int mla::compileMain(int argc, char **argv) {
   else if (output.empty() && !options.printConfig)
     return complain("-o is required: where does the plan go?");
   PipelineOptions &pipeline = options.pipeline;
+  // A GPU wants prompts in large pieces.
+  if (!*steps && lookupGpu(pipeline.target))
+    pipeline.maxStepTokens = 2048;
   if (pipeline.maxSequences > pipeline.maxStepTokens) {
     // Each sequence of a step has a token in it.
     if (*sequences && *steps)

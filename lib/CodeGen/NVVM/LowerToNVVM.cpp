@@ -5,6 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 #include "LowerToNVVM.h"
+#include "AttentionPrefill.h"
+#include "LargeKernels.h"
 #include "mla/CodeGen/NVVM/Passes.h"
 #include "mla/Quant/Pack.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
@@ -141,9 +143,10 @@ Value ProgramLowering::get(Value v) {
 }
 
 ProgramLowering::Input ProgramLowering::input(Value v) {
-  // Each block of a small step's linear norms the rows itself, which costs it
-  // little; for many tokens a launch of its own costs less.
-  if (RMSNormOp norm = putOff.lookup(v); norm && maxTokens() == 1)
+  // For one token each block norms the row itself, which costs it little; for
+  // many it is done where rows are packed.
+  if (RMSNormOp norm = putOff.lookup(v);
+      norm && (maxTokens() == 1 || isLarge()))
     return {get(norm.getX()), norm};
   return {get(v), nullptr};
 }
@@ -174,13 +177,7 @@ void ProgramLowering::lowerLinear(Operation *op, Input x, ValueRange weights,
   spec.gated = gated;
   spec.exact = exact;
   spec.residual = !!residual;
-  SmallVector<Value> operands{x.rows};
-  if (x.norm) {
-    spec.norm = true;
-    spec.gamma = formatOf(x.norm.getWeight());
-    spec.eps = x.norm.getEps().convertToDouble();
-    operands.push_back(rows(x.norm.getWeight()));
-  }
+  SmallVector<Value> operands;
   int64_t bytes = 0;
   bool isF32 = !isPacked(formatOf(weights[0]));
   for (auto [i, w] : llvm::enumerate(weights)) {
@@ -201,8 +198,46 @@ void ProgramLowering::lowerLinear(Operation *op, Input x, ValueRange weights,
     operands.push_back(results[0]);
   if (residual)
     operands.push_back(residual);
-  launch(op, isF32 ? linearF32(site(op), spec) : linear(site(op), spec),
-         operands, {"tokens"}, text(bytes));
+  launchLinear(op, spec, x, operands, bytes);
+}
+
+void ProgramLowering::launchLinear(Operation *op, LinearSpec spec, Input x,
+                                   ArrayRef<Value> operands,
+                                   int64_t weightBytes) {
+  std::string count = spec.outputs ? "outputs" : "tokens";
+  SmallVector<Value> all{x.rows};
+  if (x.norm) {
+    spec.norm = true;
+    spec.gamma = formatOf(x.norm.getWeight());
+    spec.eps = x.norm.getEps().convertToDouble();
+    all.push_back(rows(x.norm.getWeight()));
+  }
+  if (isLarge() && isPacked(spec.segments[0].format)) {
+    ArrayRef<Value> rest = operands;
+    if (spec.outputs) {
+      all.push_back(rest.back());
+      rest = rest.drop_back();
+    }
+    std::string name = packedRowsName(spec);
+    Value &x16 = packedRows[{x.rows.getAsOpaquePointer(),
+                             x.norm ? x.norm.getOperation() : nullptr, name}];
+    if (!x16) {
+      // Bytes; there is no format for these alone.
+      x16 = workspace({"ceildiv(" + count + ", 16)",
+                       text(packedRowsBytes(spec))},
+                      Format::FP8E4M3);
+      all.push_back(x16);
+      launch(op, packRows(site(op), spec), all, {count});
+    }
+    all = {x16};
+    all.append(rest.begin(), rest.end());
+    launch(op, linearLarge(site(op), spec), all, {count}, text(weightBytes));
+    return;
+  }
+  all.append(operands.begin(), operands.end());
+  bool isF32 = spec.segments[0].format == Format::F32;
+  launch(op, isF32 ? linearF32(site(op), spec) : linear(site(op), spec), all,
+         {count}, text(weightBytes));
 }
 
 void ProgramLowering::lowerHead(LMHeadOp op) {
@@ -211,13 +246,6 @@ void ProgramLowering::lowerHead(LMHeadOp op) {
   spec.maxTokens = maxTokens();
   spec.outputs = true;
   Input x = input(op.getX());
-  SmallVector<Value> operands{x.rows};
-  if (x.norm) {
-    spec.norm = true;
-    spec.gamma = formatOf(x.norm.getWeight());
-    spec.eps = x.norm.getEps().convertToDouble();
-    operands.push_back(rows(x.norm.getWeight()));
-  }
   std::string vocab = text(m.rows);
   // A rank's part of the vocabulary is gathered first.
   bool whole = llvm::any_of(op->getUsers(), llvm::IsaPred<func::ReturnOp>);
@@ -229,13 +257,12 @@ void ProgramLowering::lowerHead(LMHeadOp op) {
   if (isF32)
     m.format = Format::F32;
   spec.segments.push_back(m);
-  operands.append(
-      {isF32 ? view(op.getWeight(), ViewLayout::Rows, Format::F32, 0, 1, m.rows,
-                    m.rows, false)
-             : packed(op.getWeight()),
-       logits, port("outputs", {"outputs"}, Format::I32)});
-  launch(op, isF32 ? linearF32(site(op), spec) : linear(site(op), spec),
-         operands, {"outputs"}, text(bytes));
+  Value weight = isF32 ? view(op.getWeight(), ViewLayout::Rows, Format::F32, 0,
+                              1, m.rows, m.rows, false)
+                       : packed(op.getWeight());
+  launchLinear(op, spec, x,
+               {weight, logits, port("outputs", {"outputs"}, Format::I32)},
+               bytes);
 }
 
 //===----------------------------------------------------------------------===//
@@ -278,11 +305,15 @@ void ProgramLowering::lowerAttention(LatentAttentionOp op) {
   spec.maxTokens = maxTokens();
   spec.maxSequences = program.getMaxSequences();
   spec.maxContext = maxContext;
-  AttentionKernels kernels = latentAttention(site(op), spec);
   Value y = result(op.getResult());
   SmallVector<std::string> scalars{"pages"};
   if (std::optional<std::string> scale = cacheScale(cache))
     scalars.push_back(*scale);
+  bool many = prefill && canPrefill(spec);
+  if (many)
+    scalars.push_back("tokens");
+  AttentionKernels kernels = many ? latentAttentionPrefill(site(op), spec)
+                                  : latentAttention(site(op), spec);
   Value partial = workspace({kernels.partialRows, text(kernels.partialWidth)},
                             kernels.partialFormat);
   Value lse =
@@ -309,11 +340,11 @@ void ProgramLowering::lowerExperts(Operation *op, Input x, Value indices,
   spec.down = matrix(down);
   spec.experts = weightType(gate).getDim(0);
   spec.topk = std::stoll(topkText.str());
-  spec.maxTokens = std::max<int64_t>(maxTokens(), 2);
+  spec.maxTokens = maxTokens();
   int64_t gateBytes = 2 * bytesInMemory(spec.gate);
   int64_t downBytes = bytesInMemory(spec.down);
-  if (false) {
-    SmallVector<Value> first{get(x.rows), indices, weights, packed(gate),
+  if (maxTokens() == 1) {
+    SmallVector<Value> first{x.rows, indices, weights, packed(gate),
                              packed(up)};
     SmallVector<Value> second{Value(), indices, packed(down)};
     bool joined = !shared.empty() && formatOf(shared[0]) == spec.gate.format &&
@@ -638,22 +669,45 @@ struct LowerToNVVMPass : mla::impl::LowerToNVVMPassBase<LowerToNVVMPass> {
             << tokens;
         return signalPassFailure();
       }
-      b.setInsertionPoint(step);
-      auto program = ProgramOp::create(
-          b, step.getLoc(), b.getStringAttr("step" + std::to_string(tokens)),
-          tokens, std::min<int64_t>(tokens, maxSequences), tokens,
-          IntegerAttr());
-      program.getBody().emplaceBlock();
-      ProgramLowering lowering(program, kernels, *gpu, maxContext);
-      if (failed(lowering.lower(step)))
+      int64_t sequences =
+          std::min({tokens, int64_t(maxSequences), maxOutputs});
+      // Many tokens are prompts, or one token each of many sequences.
+      if (tokens > smallTokens &&
+          failed(addProgram(step, kernels, *gpu, tokens,
+                            std::min(sequences, prefillSequences), true)))
         return signalPassFailure();
-      numLaunches += lowering.launches;
+      if ((tokens <= smallTokens || sequences > prefillSequences) &&
+          failed(addProgram(step, kernels, *gpu, tokens, sequences, false)))
+        return signalPassFailure();
     }
     // Not launched by a step: benchmarks measure the memory with it.
     readCeiling({kernels, module.getLoc(), *gpu});
     numKernels += llvm::count_if(kernels.getOps<LLVM::LLVMFuncOp>(),
                                  [](auto) { return true; });
     step.erase();
+  }
+
+private:
+  /// Most tokens of the small forms, and most sequences of a step of prompts.
+  static constexpr int64_t smallTokens = 64, prefillSequences = 8;
+  /// Most rows of logits: those of 2048 tokens would take 1.3 GB with Kimi's
+  /// vocabulary, for what only a perplexity wants.
+  static constexpr int64_t maxOutputs = 256;
+
+  LogicalResult addProgram(func::FuncOp step, ModuleOp kernels, const Gpu &gpu,
+                           int64_t tokens, int64_t sequences, bool prefill) {
+    OpBuilder b(step);
+    std::string name = (prefill ? "prefill" : "step") + std::to_string(tokens);
+    auto program =
+        ProgramOp::create(b, step.getLoc(), b.getStringAttr(name), tokens,
+                          sequences, std::min(tokens, maxOutputs),
+                          IntegerAttr());
+    program.getBody().emplaceBlock();
+    ProgramLowering lowering(program, kernels, gpu, maxContext, prefill);
+    if (failed(lowering.lower(step)))
+      return failure();
+    numLaunches += lowering.launches;
+    return success();
   }
 };
 } // namespace

@@ -9,6 +9,8 @@
 
 #include "Kernels.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include <map>
+#include <tuple>
 
 namespace mla::nvvm {
 
@@ -18,10 +20,12 @@ namespace mla::nvvm {
 /// whose result it adds to the residual stream.
 class ProgramLowering {
 public:
+  /// `prefill`: for prompts, few sequences with many tokens each.
   ProgramLowering(ProgramOp program, mlir::ModuleOp kernels, const Gpu &gpu,
-                  int64_t maxContext)
+                  int64_t maxContext, bool prefill)
       : b(mlir::OpBuilder::atBlockEnd(&program.getBody().front())),
-        program(program), kernels(kernels), gpu(gpu), maxContext(maxContext) {}
+        program(program), kernels(kernels), gpu(gpu), maxContext(maxContext),
+        prefill(prefill) {}
 
   mlir::LogicalResult lower(mlir::func::FuncOp step);
   int64_t launches = 0;
@@ -38,6 +42,9 @@ private:
                    mlir::ValueRange results, mlir::Value residual,
                    bool gated = false, bool exact = false);
   void lowerHead(LMHeadOp op);
+  /// The launches of a linear whose operands behind x and gamma are `operands`.
+  void launchLinear(mlir::Operation *op, LinearSpec spec, Input x,
+                    llvm::ArrayRef<mlir::Value> operands, int64_t weightBytes);
   void lowerAttention(LatentAttentionOp op);
   void lowerCacheWrite(LatentCacheWriteOp op);
   void lowerExperts(mlir::Operation *op, Input x, mlir::Value indices,
@@ -50,6 +57,8 @@ private:
     return {kernels, op->getLoc(), gpu};
   }
   int64_t maxTokens() { return program.getMaxTokens(); }
+  /// Whether products are of many tokens, with rows packed beforehand.
+  bool isLarge() { return maxTokens() > 64; }
 
   /// The program's value for a value of the function; launches a norm that was
   /// put off.
@@ -88,6 +97,7 @@ private:
   mlir::ModuleOp kernels;
   const Gpu &gpu;
   int64_t maxContext;
+  bool prefill;
   llvm::DenseMap<mlir::Value, mlir::Value> mapped;
   llvm::DenseMap<mlir::Value, RMSNormOp> putOff;
   llvm::DenseSet<mlir::Operation *> done; ///< sums that a producer did
@@ -95,6 +105,8 @@ private:
   llvm::DenseMap<std::pair<mlir::Attribute, mlir::Attribute>, mlir::Value>
       views; ///< of (weight, view)
   llvm::DenseMap<mlir::Value, std::string> valueNames;
+  /// Rows in 16 bits, of (rows, norm, name of packRows()).
+  std::map<std::tuple<void *, void *, std::string>, mlir::Value> packedRows;
 };
 
 } // namespace mla::nvvm

@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Runs what a GPU bundle (scripts/gpu-bundle.sh) holds, on the machine with the GPU.
+#
+#   run.sh [OUT]      raw results go to OUT (default: log/)
+#
+# The bundle lies in the project's tree or is told where it is: MLA_ROOT.
+# MLA_RUN_PARTS picks from "cases goldens kjv hf sanitizer bench" (default: all).
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+out=$(mkdir -p "${1:-$here/log}" && cd "${1:-$here/log}" && pwd)
+root=${MLA_ROOT:-$(cd "$here/../.." && pwd)}
+export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export PATH=$here/bin:$PATH
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+plans=$work/plans
+mkdir -p "$plans" "$work/json"
+tar -C "$plans" -xzf "$here/plans.tar.gz"
+parts=${MLA_RUN_PARTS:-cases goldens kjv hf sanitizer bench}
+passed=0 failed=0
+
+# verdict NAME STATUS: counts, and names what failed.
+verdict() {
+  if [ "$2" -eq 0 ]; then passed=$((passed + 1)); else
+    failed=$((failed + 1))
+    echo "FAILED: $1"
+    [ -e "$work/err" ] && head -3 "$work/err"
+  fi
+}
+
+# same NAME TOLERANCE HOST GPU ARGUMENTS...
+same() {
+  local name=$1 tolerance=$2 host=$3 gpu=$4
+  shift 4
+  mla-run compare "$host" "$gpu" --tolerance "$tolerance" --poison --json "$@" \
+    >"$work/json/$name.json" 2>"$work/err"
+  verdict "$name" $?
+}
+
+# Step sizes that use every program: one token, a few, tens, and a prompt.
+lengths="1 3 40 100"
+
+for part in $parts; do
+  start=$(date +%s)
+  case $part in
+  cases)
+    for case in "$plans"/cases/* "$plans"/synthetic/*; do
+      [ -e "$case/gpu/plan.json" ] && [ -e "$case/host/plan.json" ] || continue
+      for n in $lengths; do
+        same "$(basename "$case").$n" 2e-2 "$case/host" "$case/gpu" \
+          --random $n --seed $n --decode 2
+      done
+    done
+    ;;
+  goldens)
+    for case in "$plans"/goldens/*; do
+      [ -e "$case/gpu/plan.json" ] || continue
+      name=$(basename "$case")
+      model=$work/models/$name
+      mkdir -p "$work/models"
+      mla-quantize "$root/test/data/goldens/${name%.*}" --weights "${name##*.}" \
+        -o "$model" >/dev/null 2>"$work/err" || verdict "$name" 1
+      for n in $lengths; do
+        same "$name.$n" 5e-2 "$case/host" "$case/gpu" --checkpoint "$model" \
+          --random $n --seed $n --decode 2
+      done
+    done
+    ;;
+  kjv)
+    model=$root/python-free-examples/models/kjv-tiny
+    for plan in "$plans"/kjv/*; do
+      name=$(basename "$plan") checkpoint=$model
+      if [ "$name" != bf16 ] && [ "$name" != bf16-fp8cache ]; then
+        checkpoint=$work/kjv-$name
+        mla-quantize "$model" --weights "$name" -o "$checkpoint" >/dev/null 2>&1
+      fi
+      for kind in host gpu; do
+        [ -e "$plan/$kind/plan.json" ] || continue
+        mla-run perplexity "$plan/$kind" --checkpoint "$checkpoint" \
+          --file "$model/heldout.txt" --max-tokens 1500 --json \
+          >"$work/json/kjv-$name-$kind.json" 2>"$work/err"
+        verdict "perplexity $name $kind" $?
+        echo "kjv-tiny $name $kind: $(tr -d '\n' <"$work/json/kjv-$name-$kind.json")"
+      done
+    done
+    MLA_RUN_OPTIONS="--checkpoint $model" MLA_TOLERANCE=2e-2 MLA_MARGIN=0.1 \
+      python3 "$here/check.py" kjv "$plans/kjv/bf16/gpu" \
+      "$root/test/data/goldens/kjv-tiny" >"$out/kjv.txt" 2>"$work/err"
+    verdict "kjv-tiny, logits and greedy text" $?
+    tail -4 "$out/kjv.txt"
+    ;;
+  hf)
+    python3 "$here/gpu-tables.py" hf "$root"/test/data/goldens/{v3_kimi_like,v2_lite_like,v3_yarn,glm4_moe_lite} \
+      2>"$work/err" || head -3 "$work/err"
+    ;;
+  sanitizer)
+    if command -v compute-sanitizer >/dev/null; then
+      for case in attention_q_lora moe_nvfp4_nvfp4_shared mlp_int4_g32; do
+        [ -e "$plans/cases/$case/gpu" ] || continue
+        compute-sanitizer --error-exitcode 9 mla-run logits "$plans/cases/$case/gpu" \
+          --ids 1,2,3 -o "$work/l.safetensors" >"$out/sanitizer-$case.txt" 2>&1
+        verdict "compute-sanitizer $case" $?
+        tail -1 "$out/sanitizer-$case.txt"
+      done
+    fi
+    ;;
+  bench)
+    for plan in "$plans"/bench/*; do
+      [ -e "$plan/gpu/plan.json" ] || continue
+      name=$(basename "$plan")
+      case $name in
+      attention_*) settings="1:1024 1:32768 1:131072 32:1024 32:8192 32:32768" ;;
+      kimi_*) settings="1:1024 1:32768" ;;
+      *) settings="1:64" ;;
+      esac
+      [ "$name" = kimi_layers ] && settings=1:1024
+      for setting in $settings; do
+        batch=${setting%:*} context=${setting#*:}
+        json=$out/${name}_b${batch}_c${context}.json
+        mla-run bench "$plan/gpu" --batch "$batch" --context "$context" \
+          --cache-tokens $((batch * (context + 64))) --json-file "$json" \
+          >/dev/null 2>"$work/err"
+        verdict "bench $name batch $batch context $context" $?
+        [ -e "$json" ] && python3 "$here/gpu-tables.py" step "$json"
+      done
+    done
+    ;;
+  esac
+  echo "$part: $(($(date +%s) - start)) s"
+done
+tar -C "$work/json" -czf "$out/compare.tar.gz" .
+python3 "$here/gpu-tables.py" compare "$work"/json/*.[0-9]*.json >"$out/compare.txt" 2>/dev/null
+sort -t' ' -k3 "$out/compare.txt" | awk '{print}' | sort -k3,3gr | head -30
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Small jobs of the GPU bundle.
+
+  gpu-tables.py drop-ptx PLAN      leaves the machine code alone in a GPU's plan
+  gpu-tables.py step JSON...       tables of mla-run bench --json-file
+  gpu-tables.py compare JSON...    one line for each mla-run compare --json
+  gpu-tables.py hf FOLDER...       Hugging Face in bf16 against each golden.json
+"""
+
+import json
+import os
+import sys
+
+
+def fnv1a(data):
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return f"{value:016x}"
+
+
+def drop_ptx(folder):
+    path = os.path.join(folder, "plan.json")
+    with open(path) as f:
+        plan = json.load(f)
+    text = b"// PTX left out: the machine code is beside this file.\n"
+    with open(os.path.join(folder, plan["library"]["file"]), "wb") as f:
+        f.write(text)
+    plan["library"]["hash"] = fnv1a(text)
+    with open(path, "w") as f:
+        json.dump(plan, f)
+
+
+def step(*paths):
+    for path in paths:
+        with open(path) as f:
+            data = json.load(f)
+        name = os.path.basename(path)[: -len(".json")]
+        line = f"{name}: {1e6 * data['device_seconds']:.1f} us a step"
+        if "device_over_floor" in data:
+            line += (f", {data['device_over_floor']:.2f} times its floor at "
+                     f"{data['read_ceiling_bytes_per_second'] / 1e9:.0f} GB/s")
+        print(line)
+        for k in data["kernels"]:
+            share = k.get("share_of_ceiling")
+            print(f"  {1e6 * k['seconds_per_launch']:8.2f} us x {k['launches']:4}"
+                  f"  {k['bytes_per_launch'] / k['seconds_per_launch'] / 1e9:6.0f} GB/s"
+                  + (f" {100 * share:3.0f}%" if share is not None else "")
+                  + f"  {k['kernel'][:70]}")
+
+
+def compare(*paths):
+    for path in paths:
+        name = os.path.basename(path)[: -len(".json")]
+        try:
+            with open(path) as f:
+                data = json.load(f)
+        except (OSError, ValueError):
+            print(f"{name}: no result")
+            continue
+        worst = max(data["values"], key=lambda v: v["error"], default=None)
+        print(f"{name}: logits {data['logits']['error']:.1e}"
+              + (f", worst {worst['error']:.1e} {worst['name']}" if worst else ""))
+
+
+def hf(*folders):
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    for folder in folders:
+        with open(os.path.join(folder, "golden.json")) as f:
+            golden = json.load(f)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.bfloat16, attn_implementation="eager").cuda()
+        with torch.no_grad():
+            logits = model(torch.tensor([golden["ids"]]).cuda()).logits[0].float().cpu()
+        found = logits[golden["logit_rows"]]
+        expected = torch.tensor(golden["logits"])
+        rows = (found - expected).norm(dim=1) / expected.norm(dim=1)
+        print(f"{os.path.basename(folder.rstrip('/'))}: Hugging Face in bf16, relative "
+              f"error {(found - expected).norm() / expected.norm():.1e}, median of tokens "
+              f"{rows.median():.1e}, worst {rows.max():.1e}")
+
+
+if __name__ == "__main__":
+    jobs = {"drop-ptx": drop_ptx, "step": step, "compare": compare, "hf": hf}
+    if len(sys.argv) < 3 or sys.argv[1] not in jobs:
+        sys.exit(__doc__)
+    jobs[sys.argv[1]](*sys.argv[2:])
