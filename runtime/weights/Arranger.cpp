@@ -263,14 +263,20 @@ Status Arranger::makeRows(const ArrangedItem &item, std::span<std::byte> out,
       std::vector<float> &values = scratch.converted;
       values.resize(static_cast<size_t>(height * from.columns));
       quant::dequantizeRows(from, local, values);
-      for (int64_t i = 0; i < n; ++i) {
-        float *to = scratch.rows.data() + (done + i) * columns;
-        const float *in = values.data() + column;
-        if (!s.transposed)
-          std::copy_n(in + i * from.columns, columns, to);
-        else
-          for (int64_t c = 0; c < columns; ++c)
-            to[c] = in[c * from.columns + (row + i) % runRows];
+      float *to = scratch.rows.data() + done * columns;
+      const float *in = values.data() + column;
+      if (!s.transposed) {
+        for (int64_t i = 0; i < n; ++i)
+          std::copy_n(in + i * from.columns, columns, to + i * columns);
+      } else {
+        // A few columns at a time: more lines of `in`, which are a power of two
+        // apart, would drive each other out of the cache.
+        constexpr int64_t few = 8;
+        in += row % runRows;
+        for (int64_t first = 0; first < columns; first += few)
+          for (int64_t i = 0; i < n; ++i)
+            for (int64_t c = first; c < std::min(first + few, columns); ++c)
+              to[i * columns + c] = in[c * from.columns + i];
       }
     }
     done += n;
