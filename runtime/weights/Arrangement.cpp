@@ -11,7 +11,7 @@
 namespace mla::runtime {
 namespace {
 /// Elements of an item: enough to hide its cost, few enough to share the work.
-constexpr int64_t itemElements = int64_t(1) << 19;
+constexpr int64_t itemElements = int64_t(1) << 17;
 constexpr uint64_t alignment = 256;
 
 int64_t roundUp(int64_t value, int64_t step) {

@@ -3,7 +3,6 @@
 // Part of mla.
 //
 //===----------------------------------------------------------------------===//
-#include "mla/Quant/Codec.h"
 #include "mla/Quant/Pack.h"
 #include "runtime/weights/Arrange.h"
 #include "runtime/weights/Numbers.h"
@@ -122,16 +121,6 @@ void Arranger::generatePiece(const ArrangedItem &item, int64_t begin,
       firstColumn;
   SyntheticTensor tensor(w.sources[item.tensor].tensor, checkpointShape(w),
                          plan.checkpoint.seed);
-  std::vector<float> &values = scratch.generated;
-  values.resize(static_cast<size_t>(rows * columns));
-  for (int64_t r = 0; r < rows; ++r)
-    tensor.fill(
-        static_cast<uint64_t>((firstRow + r) * s.columns + firstColumn),
-        std::span(values).subspan(static_cast<size_t>(r * columns),
-                                  static_cast<size_t>(columns)));
-  if (s.format != Format::F32)
-    for (float &v : values)
-      v = quant::decodeBF16(quant::encodeBF16(v));
   std::vector<std::byte> *stores[] = {&piece.values, &piece.scales,
                                       &piece.global};
   size_t p = 0;
@@ -141,9 +130,22 @@ void Arranger::generatePiece(const ArrangedItem &item, int64_t begin,
     float global = quant::nvfp4GlobalScale(tensor.bound());
     std::memcpy(piece.global.data(), &global, sizeof global);
   }
-  quant::quantizeRows(values, 0,
-                      {s.format, rows, columns, piece.values, piece.scales,
-                       piece.global});
+  // As few rows at a time as there can be: they are still in the cache when they
+  // are quantized.
+  std::vector<float> &values = scratch.generated;
+  for (int64_t row = 0; row < rows; row += rowGroup) {
+    int64_t n = std::min(rowGroup, rows - row);
+    values.resize(static_cast<size_t>(n * columns));
+    for (int64_t r = 0; r < n; ++r)
+      tensor.fill(
+          static_cast<uint64_t>((firstRow + row + r) * s.columns + firstColumn),
+          std::span(values).subspan(static_cast<size_t>(r * columns),
+                                    static_cast<size_t>(columns)),
+          s.format != Format::F32);
+    quant::quantizeRows(values, row,
+                        {s.format, rows, columns, piece.values, piece.scales,
+                         piece.global});
+  }
   piece.firstRow = firstRow;
   piece.firstColumn = firstColumn;
   piece.parts = {s.format, rows, columns, piece.values, piece.scales,
@@ -261,14 +263,20 @@ Status Arranger::makeRows(const ArrangedItem &item, std::span<std::byte> out,
       std::vector<float> &values = scratch.converted;
       values.resize(static_cast<size_t>(height * from.columns));
       quant::dequantizeRows(from, local, values);
-      for (int64_t i = 0; i < n; ++i) {
-        float *to = scratch.rows.data() + (done + i) * columns;
-        const float *in = values.data() + column;
-        if (!s.transposed)
-          std::copy_n(in + i * from.columns, columns, to);
-        else
-          for (int64_t c = 0; c < columns; ++c)
-            to[c] = in[c * from.columns + (row + i) % runRows];
+      float *to = scratch.rows.data() + done * columns;
+      const float *in = values.data() + column;
+      if (!s.transposed) {
+        for (int64_t i = 0; i < n; ++i)
+          std::copy_n(in + i * from.columns, columns, to + i * columns);
+      } else {
+        // A few columns at a time: more lines of `in`, which are a power of two
+        // apart, would drive each other out of the cache.
+        constexpr int64_t few = 8;
+        in += row % runRows;
+        for (int64_t first = 0; first < columns; first += few)
+          for (int64_t i = 0; i < n; ++i)
+            for (int64_t c = first; c < std::min(first + few, columns); ++c)
+              to[i * columns + c] = in[c * from.columns + i];
       }
     }
     done += n;

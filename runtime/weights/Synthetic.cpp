@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/weights/Synthetic.h"
+#include "mla/Quant/Codec.h"
 #include "mla/Support/Hash.h"
 #include "mla/Support/Wide.h"
 #include <cmath>
@@ -28,14 +29,19 @@ MLA_WIDE_BODY float valueOf(uint64_t state, double offset, double scale) {
 }
 
 MLA_WIDE_BODY void fillBody(uint64_t state, double offset, double scale,
-                            std::span<float> out) {
-  for (size_t i = 0; i < out.size(); ++i)
-    out[i] = valueOf(state + i, offset, scale);
+                            std::span<float> out, bool rounded) {
+  if (rounded)
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i] = quant::decodeBF16(
+          quant::encodeBF16(valueOf(state + i, offset, scale)));
+  else
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i] = valueOf(state + i, offset, scale);
 }
 
 MLA_WIDE_TARGET void fillWide(uint64_t state, double offset, double scale,
-                              std::span<float> out) {
-  fillBody(state, offset, scale, out);
+                              std::span<float> out, bool rounded) {
+  fillBody(state, offset, scale, out, rounded);
 }
 
 /// int4's values go by the name of the weight that they pack.
@@ -69,11 +75,12 @@ float SyntheticTensor::value(uint64_t index) const {
   return valueOf(start + index, offset, scale);
 }
 
-void SyntheticTensor::fill(uint64_t first, std::span<float> out) const {
+void SyntheticTensor::fill(uint64_t first, std::span<float> out,
+                           bool rounded) const {
   if (wideVectors())
-    fillWide(start + first, offset, scale, out);
+    fillWide(start + first, offset, scale, out, rounded);
   else
-    fillBody(start + first, offset, scale, out);
+    fillBody(start + first, offset, scale, out, rounded);
 }
 
 float SyntheticTensor::bound() const {

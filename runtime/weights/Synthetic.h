@@ -24,8 +24,9 @@ public:
   /// Element `index` (row-major), in f32 and not yet rounded to bf16.
   float value(uint64_t index) const;
 
-  /// Elements first, first + 1, ...
-  void fill(uint64_t first, std::span<float> out) const;
+  /// Elements first, first + 1, ...; `rounded` to bf16, as all are that are not
+  /// stored in f32.
+  void fill(uint64_t first, std::span<float> out, bool rounded = false) const;
 
   /// No element is larger in magnitude.
   float bound() const;

@@ -4,7 +4,6 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/weights/WeightStore.h"
-#include "mla/Quant/Codec.h"
 #include "mla/Quant/Matrix.h"
 #include "runtime/base/Progress.h"
 #include "runtime/weights/CheckpointFiles.h"
@@ -264,10 +263,8 @@ Status WeightStore::generate(const plan::Plan &plan, ThreadPool &pool,
       const auto &[p, firstRow, rows] = slices[static_cast<size_t>(i)];
       Format format = plan.weights[p->weight].format;
       values.resize(static_cast<size_t>(rows * p->columns));
-      p->tensor.fill(static_cast<uint64_t>(firstRow * p->columns), values);
-      if (format != Format::F32)
-        for (float &v : values)
-          v = quant::decodeBF16(quant::encodeBF16(v));
+      p->tensor.fill(static_cast<uint64_t>(firstRow * p->columns), values,
+                     format != Format::F32);
       quant::quantizeRows(values, firstRow, p->out);
       uint64_t bytes = 0;
       for (const StoragePart &part : p->parts)
