@@ -38,11 +38,6 @@ static int64_t blocksFor(const Gpu &gpu, int64_t items, int64_t most) {
   return std::min<int64_t>(items, gpu.multiprocessors * waves);
 }
 
-static bool twoBlocksFit(const StreamShape &s, const Gpu &gpu) {
-  return 2 * (s.sharedBytes() + 1024) <= gpu.sharedBytesPerSM &&
-         s.warps() <= 16;
-}
-
 /// Copies the ids of the token's experts to shared memory. A barrier must follow.
 static void fetchIds(KernelBuilder &k, Ptr ids, Ptr from, int64_t topk) {
   k.loop(k.thread(), k.i32(topk), k.threads(), [&](V i) {
@@ -62,7 +57,9 @@ StreamShape gateUpOneShape(const ExpertSpec &spec, const Gpu &gpu) {
     s.scaleColumns = llvm::divideCeil(spec.gate.columns, 128);
   int64_t pairs = spec.topk * llvm::divideCeil(spec.gate.rows, 4) +
                   llvm::divideCeil(spec.sharedRows, 4);
-  s.quads = 2 * llvm::divideCeil(pairs, blocksFor(gpu, pairs, 20));
+  int64_t blocks = blocksFor(gpu, pairs, 20);
+  s.quads = 2 * llvm::divideCeil(pairs, blocks);
+  s.ragged = pairs % blocks != 0;
   s.choose(0);
   return s;
 }
@@ -82,7 +79,7 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
   SmallVector<StringRef> access(sharedPairs ? 7 : 5, "read");
   access.push_back("write");
   KernelBuilder k(site.kernels, site.loc, name, access, 0,
-                  {s.warps() * 32, twoBlocksFit(s, site.gpu) ? 2 : 1});
+                  {s.warps() * 32, s.twoFit(site.gpu) ? 2 : 1});
   StreamCore core(k, s);
   Ptr ids = k.shared(4 * spec.topk);
   core.quads = (k.i32(pairs + blocks - 1) - k.block()) / blocks * 2;
@@ -258,7 +255,7 @@ Kernel expertsDownOne(KernelSite site, const ExpertSpec &spec, bool residual,
   SmallVector<StringRef> access(3 + (sharedUnits ? 1 : 0) + residual, "read");
   access.push_back("write");
   unsigned residualAt = access.size() - 2, yAt = access.size() - 1;
-  bool twoFit = twoBlocksFit(s, site.gpu);
+  bool twoFit = s.twoFit(site.gpu);
   KernelBuilder k(site.kernels, site.loc, name, access, 0,
                   {s.warps() * 32, twoFit ? 2 : 1});
   StreamCore core(k, s);

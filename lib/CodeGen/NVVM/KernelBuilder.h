@@ -195,6 +195,7 @@ public:
   V addF16(V a, V b);
   V subF16(V a, V b);
   V fmaF16(V a, V b, V c);
+  V clampF16(V a); ///< to +-65504, which is what infinities become
   V permuteBytes(V a, V b, int64_t selector); ///< prmt.b32
 
   // Warps.

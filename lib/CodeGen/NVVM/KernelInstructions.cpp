@@ -192,6 +192,12 @@ V KernelBuilder::fmaF16(V a, V b_, V c) {
                                            asHalves(this, c))),
           this};
 }
+V KernelBuilder::clampF16(V a) {
+  auto limit = [&](int64_t bits) { return asHalves(this, i32(bits)); };
+  Value above = LLVM::MaxNumOp::create(b, asHalves(this, a), limit(0xFBFFFBFF));
+  return {asWord(this, LLVM::MinNumOp::create(b, above, limit(0x7BFF7BFF))),
+          this};
+}
 V KernelBuilder::permuteBytes(V a, V b_, int64_t selector) {
   return intrinsic("llvm.nvvm.prmt", i32Type(), {a, b_, i32(selector)});
 }

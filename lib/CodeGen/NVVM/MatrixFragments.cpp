@@ -102,26 +102,27 @@ Vs loadFour(KernelBuilder &k, Ptr row, V column, int64_t columns, Format format,
   return out;
 }
 
-static V toHalfRange(KernelBuilder &k, V v) {
-  return k.minimum(k.maximum(v * k.f32(0.0625), k.f32(-65504)), k.f32(65504));
-}
-
 std::array<V, 2> packX(KernelBuilder &k, ArrayRef<V> four, bool half) {
   if (!half)
     return {k.packBF16(four[0], four[1]), k.packBF16(four[2], four[3])};
-  return {k.packF16(toHalfRange(k, four[0]), toHalfRange(k, four[1])),
-          k.packF16(toHalfRange(k, four[2]), toHalfRange(k, four[3]))};
+  std::array<V, 2> out;
+  V factor = k.f32(1.0 / 16);
+  for (unsigned i = 0; i < 2; ++i)
+    out[i] = k.clampF16(
+        k.packF16(four[2 * i] * factor, four[2 * i + 1] * factor));
+  return out;
 }
 std::array<V, 2> packRest(KernelBuilder &k, ArrayRef<V> four,
                           std::array<V, 2> packed, bool half) {
   std::array<V, 2> out;
+  V factor = k.f32(half ? 1.0 / 16 : 1);
   for (unsigned i = 0; i < 2; ++i) {
     auto [low, high] =
         half ? k.unpackF16(packed[i]) : k.unpackBF16(packed[i]);
-    V restLow = half ? toHalfRange(k, four[2 * i]) - low : four[2 * i] - low;
-    V restHigh =
-        half ? toHalfRange(k, four[2 * i + 1]) - high : four[2 * i + 1] - high;
-    out[i] = half ? k.packF16(restLow, restHigh) : k.packBF16(restLow, restHigh);
+    V restLow = four[2 * i] * factor - low;
+    V restHigh = four[2 * i + 1] * factor - high;
+    out[i] = half ? k.clampF16(k.packF16(restLow, restHigh))
+                  : k.packBF16(restLow, restHigh);
   }
   return out;
 }

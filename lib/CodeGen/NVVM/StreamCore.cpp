@@ -16,7 +16,7 @@ namespace mla::nvvm {
 
 int64_t StreamShape::otherBytes() const {
   int64_t sums = warpsK * rowBlocks() * 16 * 4;
-  int64_t scaleBytes = scaleColumns * quads * 4;
+  int64_t scaleBytes = scaleColumns * rowBlocks() * 16;
   int64_t xSumBytes = format == Format::Int4G32 ? units * 16 : 0;
   // Squares of 32 warps, barriers, zeros, what a kernel adds, alignment.
   return xBytes() + sums + scaleBytes + xSumBytes + 128 + warps() * stages * 8 +
@@ -43,7 +43,8 @@ bool StreamShape::choose(int64_t multiple) {
           if (!fits)
             break;
         }
-        if (sharedBytes() > streamShared)
+        // With one stage a warp waits for each copy, unless it has but one.
+        if (sharedBytes() > streamShared || (stages == 1 && all > 1))
           continue;
         double whole = double(quads * units * quant::unitBytes(format));
         double ring = std::min(whole, double(ringBytes()));
@@ -79,7 +80,7 @@ StreamCore::StreamCore(KernelBuilder &k, const StreamShape &shape)
   xs = k.shared(s.xBytes(), 128);
   sums = k.shared(s.warpsK * s.rowBlocks() * 16 * 4);
   if (s.format == Format::FP8Block)
-    scales = k.shared(s.scaleColumns * s.quads * 4);
+    scales = k.shared(s.scaleColumns * s.rowBlocks() * 16);
   if (s.format == Format::Int4G32)
     xSums = k.shared(s.units * 16);
   squares = k.shared(128);
@@ -95,10 +96,6 @@ StreamCore::StreamCore(KernelBuilder &k, const StreamShape &shape)
   unitCount = k.i32(s.unitsPerWarp());
   if (s.warpsK * s.unitsPerWarp() != s.units)
     unitCount = k.minimum(unitCount, k.i32(s.units) - firstUnit);
-  V rowBlocks = k.i32(llvm::divideCeil(s.rowBlocks(), s.warpsRow));
-  if (s.rowBlocks() % s.warpsRow)
-    rowBlocks = (k.i32(s.rowBlocks() + s.warpsRow - 1) - warpRow) / s.warpsRow;
-  stageCount = rowBlocks * k.ceilDiv(unitCount, s.stageUnits);
   ring = ring + k.warp() * (s.stages * s.stageBytes());
   barriers = barriers + k.warp() * (s.stages * 8);
 }
@@ -150,6 +147,13 @@ void StreamCore::issue(V stage, V slot) {
 }
 
 void StreamCore::fill() {
+  rowBlocks = k.i32(s.rowBlocks());
+  if (s.ragged)
+    rowBlocks = k.ceilDiv(quads, 4);
+  V mine = rowBlocks;
+  if (s.warpsRow > 1)
+    mine = (rowBlocks + (s.warpsRow - 1) - warpRow) / s.warpsRow;
+  stageCount = mine * k.ceilDiv(unitCount, s.stageUnits);
   k.loop(k.i32(0), k.minimum(stageCount, k.i32(s.stages)), 1,
          [&](V i) { issue(i, i); });
 }
@@ -299,11 +303,13 @@ V StreamCore::normFactor(double eps, int64_t columns) {
 //===----------------------------------------------------------------------===//
 
 /// One unit of 16 rows: `a` is where quad g / 4 has it. Two more quads on are the
-/// instruction's rows 8 to 15.
-Vs StreamCore::unit(ArrayRef<V> acc, Ptr a, V rowBlock, V u) {
+/// instruction's rows 8 to 15, which are left out if `half`.
+Vs StreamCore::unit(ArrayRef<V> acc, Ptr a, V rowBlock, V u, bool half) {
   Ptr b = a + 2 * s.stageUnits * quant::unitBytes(s.format);
   V row = (g & 3) * 64 + t * 16;
-  Vs wa = k.loadWords(a + row, 4), wb = k.loadWords(b + row, 4);
+  Vs wa = k.loadWords(a + row, 4), wb(4, k.i32(0));
+  if (!half)
+    wb = k.loadWords(b + row, 4);
   Vs zero(4, k.f32(0));
   Ptr x = xA + u * strideA;
   if (s.format == Format::BF16) {
@@ -319,7 +325,9 @@ Vs StreamCore::unit(ArrayRef<V> acc, Ptr a, V rowBlock, V u) {
                    k.loadWords(x + w * 32, 2), c);
     Ptr scale = scales + (((rowBlock * 4 + (g >> 2)) * s.scaleColumns) +
                           scaleColumn(u)) * 4;
-    V fa = k.loadF32(scale), fb = k.loadF32(scale + 2 * s.scaleColumns * 4);
+    V fa = k.loadF32(scale), fb = k.f32(0);
+    if (!half)
+      fb = k.loadF32(scale + 2 * s.scaleColumns * 4);
     return {k.fma(c[0], fa, acc[0]), k.fma(c[1], fa, acc[1]),
             k.fma(c[2], fb, acc[2]), k.fma(c[3], fb, acc[3])};
   }
@@ -328,27 +336,28 @@ Vs StreamCore::unit(ArrayRef<V> acc, Ptr a, V rowBlock, V u) {
     Ptr x2 = xB + u * strideB;
     for (unsigned w = 0; w < 4; ++w) {
       Vs in = k.loadWords((w < 2 ? x : x2) + (w % 2) * 16, 4);
-      Vs da = decodeFp4(k, wa[w]), db = decodeFp4(k, wb[w]);
+      Vs da = decodeFp4(k, wa[w]), db = half ? wb : decodeFp4(k, wb[w]);
       c = k.mmaF16({da[0], db[0], da[1], db[1]}, {in[0], in[1]}, c);
       d = k.mmaF16({da[2], db[2], da[3], db[3]}, {in[2], in[3]}, d);
     }
     // Columns 2 t and 2 t + 1 of the result are blocks: their scales.
     V at = (g & 3) * 8 + t * 2 + 256;
     auto [a0, a1] = k.unpackF16(k.e4m3ToF16(k.loadI16(a + at)));
-    auto [b0, b1] = k.unpackF16(k.e4m3ToF16(k.loadI16(b + at)));
+    auto [b0, b1] = half ? std::pair(k.f32(0), k.f32(0))
+                         : k.unpackF16(k.e4m3ToF16(k.loadI16(b + at)));
     return {k.fma(c[0] + d[0], a0, acc[0]), k.fma(c[1] + d[1], a1, acc[1]),
             k.fma(c[2] + d[2], b0, acc[2]), k.fma(c[3] + d[3], b1, acc[3])};
   }
   for (unsigned w = 0; w < 4; ++w) {
     Vs in = k.loadWords(x + w * 16, 4);
-    Vs da = decodeInt4(k, wa[w]), db = decodeInt4(k, wb[w]);
+    Vs da = decodeInt4(k, wa[w]), db = half ? wb : decodeInt4(k, wb[w]);
     c = k.mmaF16({da[0], db[0], da[2], db[2]}, {in[0], in[2]}, c);
     d = k.mmaF16({da[1], db[1], da[3], db[3]}, {in[1], in[3]}, d);
   }
   // Groups 2 t and 2 t + 1; there are four, and the other columns are zero.
   V pair = t & 1;
   V at = (g & 3) * 8 + pair * 4 + 256;
-  V sa = k.loadI32(a + at), sb = k.loadI32(b + at);
+  V sa = k.loadI32(a + at), sb = half ? k.i32(0) : k.loadI32(b + at);
   V live = t < 2;
   sa = k.select(live, sa, k.i32(0));
   sb = k.select(live, sb, k.i32(0));
@@ -401,9 +410,12 @@ void StreamCore::run() {
   V perRow = even ? k.i32(s.stagesPerRow()) : k.ceilDiv(unitCount, s.stageUnits);
   int64_t mostRows = llvm::divideCeil(s.rowBlocks(), s.warpsRow);
   bool refills = s.stagesPerRow() * mostRows > s.stages;
+  // Up to two quads are rows 0 to 7; decoding others would be for nothing.
+  bool alwaysHalf = s.quads <= 2;
+  bool lastHalf = wide && !alwaysHalf && (s.quads % 4 == 1 || s.quads % 4 == 2);
   // Slot, its parity, stage.
   Vs state = {k.i32(0), k.i32(0), k.i32(0)};
-  k.loop(warpRow, k.i32(s.rowBlocks()), s.warpsRow, state, [&](V rowBlock,
+  k.loop(warpRow, rowBlocks, s.warpsRow, state, [&](V rowBlock,
                                                                ArrayRef<V> in) {
     Vs carried(4, k.f32(0));
     carried.append(in.begin(), in.end());
@@ -417,17 +429,26 @@ void StreamCore::run() {
       Vs before = acc;
       if (stageFactor)
         acc = Vs(4, k.f32(0));
-      if (even && s.stageUnits <= 2) {
-        for (int64_t i = 0; i < s.stageUnits; ++i)
-          acc = unit(acc, from + i * unitBytes, rowBlock, u + i);
-      } else {
+      auto units = [&](bool half) {
+        if (even && s.stageUnits <= 2) {
+          Vs c = acc;
+          for (int64_t i = 0; i < s.stageUnits; ++i)
+            c = unit(c, from + i * unitBytes, rowBlock, u + i, half);
+          return c;
+        }
         V count = k.i32(s.stageUnits);
         if (!even)
           count = k.minimum(count, unitCount - at * s.stageUnits);
-        acc = k.loop(k.i32(0), count, 1, acc, [&](V i, ArrayRef<V> c) {
-          return unit(c, from + i * unitBytes, rowBlock, u + i);
+        return k.loop(k.i32(0), count, 1, acc, [&](V i, ArrayRef<V> c) {
+          return unit(c, from + i * unitBytes, rowBlock, u + i, half);
         });
-      }
+      };
+      if (lastHalf)
+        acc = k.ifElse(
+            rowBlock * 4 + 2 < quads, SmallVector<Type>(4, k.f32Type()),
+            [&] { return units(false); }, [&] { return units(true); });
+      else
+        acc = units(alwaysHalf);
       if (stageFactor) {
         V factor = stageFactor(u);
         for (unsigned i = 0; i < 4; ++i)

@@ -32,6 +32,7 @@ struct StreamShape {
   int64_t warpsK = 1, warpsRow = 1;
   int64_t stageUnits = 1, stages = 1;
   int64_t scaleColumns = 0; ///< fp8_block: scales of a quad
+  bool ragged = false; ///< blocks have different numbers of quads
   bool joined = false; ///< a stage has all units of its quads: one copy
 
   int64_t warps() const { return warpsK * warpsRow; }
@@ -50,6 +51,14 @@ struct StreamShape {
   /// Of everything but the ring.
   int64_t otherBytes() const;
   int64_t sharedBytes() const { return ringBytes() + otherBytes(); }
+
+  /// Whether two blocks fit an SM (by shared memory and by the 72 registers that
+  /// 4-bit formats take, 64 for others): then the next kernel may begin beside this
+  /// one, and is let in after the wait; else at the start.
+  bool twoFit(const Gpu &gpu) const {
+    return 2 * (sharedBytes() + 1024) <= gpu.sharedBytesPerSM &&
+           warps() <= (quant::unitColumns(format) == 128 ? 14 : 16);
+  }
 
   /// Chooses warps and stages for the other members; false if x leaves too little
   /// shared memory. Stages are of `multiple` units or a divisor of it, and whole,
@@ -111,13 +120,13 @@ private:
   Vs loadX(const X &x, V column);
   void storeX(const X &x, llvm::ArrayRef<V> four, llvm::ArrayRef<V> gamma,
               V column, V &square);
-  Vs unit(llvm::ArrayRef<V> acc, Ptr a, V rowBlock, V unit);
+  Vs unit(llvm::ArrayRef<V> acc, Ptr a, V rowBlock, V unit, bool half);
   void flush(llvm::ArrayRef<V> acc, V rowBlock);
 
   KernelBuilder &k;
   StreamShape s;
   Ptr ring, xs, sums, scales, xSums, squares, barriers, zeros;
-  V warpK, warpRow, firstUnit, unitCount, stageCount;
+  V warpK, warpRow, firstUnit, unitCount, stageCount, rowBlocks;
   Ptr xA, xB;      ///< this lane's x of unit 0
   V strideA, strideB; ///< to the next unit's
   bool even; ///< every warp has the same number of units, in whole stages

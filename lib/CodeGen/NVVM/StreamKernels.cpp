@@ -79,8 +79,7 @@ Kernel linearStream(KernelSite site, const LinearSpec &spec,
   LinearOperands operands(spec);
   Format format = s.format;
   int64_t columns = spec.segments[0].columns;
-  bool twoFit = 2 * (s.sharedBytes() + 1024) <= site.gpu.sharedBytesPerSM &&
-                s.warps() <= 16;
+  bool twoFit = s.twoFit(site.gpu);
   KernelBuilder k(site.kernels, site.loc, name, operands.access, 1,
                   {s.warps() * 32, twoFit ? 2 : 1});
   StreamCore core(k, s);

@@ -300,18 +300,26 @@ Vs TileBuilder::computeUnit(ArrayRef<V> acc, V step, V slot, int64_t unit) {
     if (fp8)
       for (V &v : sums)
         v = k.f32(0);
+    // x of a step is 8 bytes; where a word has two steps, both are read at once.
+    SmallVector<Vs> words(s.warpTiles * s.planes);
+    auto xPair = [&](unsigned number, int64_t n, int64_t plane) {
+      Ptr from = x + (plane * s.tokens + n * 8) * s.xStride;
+      if (!wide)
+        return k.loadWords(from + int64_t(number) * 32, 2);
+      Vs &both = words[n * s.planes + plane];
+      if (number % 2 == 0)
+        both = k.loadWords(from + int64_t(number) * 32, 4);
+      return Vs(both.begin() + number % 2 * 2, both.begin() + number % 2 * 2 + 2);
+    };
     unitSteps(k, format, a + row * 64, b + row * 64, a + 256 + row * 8,
               b + 256 + row * 8, [&](unsigned number, ArrayRef<V> fragment) {
                 for (int64_t n = 0; n < s.warpTiles; ++n)
                   for (int64_t plane = 0; plane < s.planes; ++plane) {
-                    Ptr from = x + (plane * s.tokens + n * 8) * s.xStride +
-                               int64_t(wide ? number / 2 * 64 + number % 2 * 8
-                                            : number * 32);
-                    Vs xPair = k.loadWords(from, 2);
                     int64_t at = (i * s.warpTiles + n) * 4;
                     ArrayRef<V> c = ArrayRef<V>(sums).slice(at, 4);
-                    Vs d = takesHalf(format) ? k.mmaF16(fragment, xPair, c)
-                                             : k.mmaBF16(fragment, xPair, c);
+                    Vs in = xPair(number, n, plane);
+                    Vs d = takesHalf(format) ? k.mmaF16(fragment, in, c)
+                                             : k.mmaBF16(fragment, in, c);
                     std::copy(d.begin(), d.end(), sums.begin() + at);
                   }
               });
