@@ -39,12 +39,12 @@ struct ExpertProduct {
   FewTokens::Split split() const {
     FewTokens::Split s;
     int64_t spans = spansOf(matrix);
-    // Enough spans a warp for its pipeline.
-    s.warpsK = 8;
-    while (s.warpsK > 1 && spans < 6 * s.warpsK)
+    // Enough spans a warp for its pipeline, or one, and enough rows.
+    s.warpsK = spans <= 2 ? spans : 8;
+    while (spans > 2 && s.warpsK > 1 && spans < 6 * s.warpsK)
       s.warpsK /= 2;
     s.warpsM = 8 / s.warpsK;
-    s.rowTiles = 2 / matrices;
+    s.rowTiles = (spans <= 2 ? 4 : 2) / matrices;
     s.tokenTiles = pairsPerExpert() > 4 ? 2 : 1;
     return s;
   }
@@ -54,6 +54,9 @@ struct ExpertProduct {
   }
   static constexpr int64_t threads = 256;
   int64_t blockRows() const { return few() ? split().rows() : 256 / matrices; }
+  int64_t blockTokens() const {
+    return few() ? split().tokens() : manyTiles() * 8;
+  }
   int64_t chunks() const { return llvm::divideCeil(matrix.rows, blockRows()); }
   std::string grid() const {
     std::string pairs = "tokens * " + std::to_string(spec.topk);
@@ -66,7 +69,7 @@ struct ExpertProduct {
   std::string name(StringRef family) const {
     return kernelName(family, formatName(matrix.format), matrix.rows,
                       matrix.columns, spec.experts, spec.topk,
-                      few() ? split().tokens() : manyTiles() * 8,
+                      blockTokens(),
                       few() ? "few" : "many");
   }
   ProductShape product() const { 
@@ -91,21 +94,45 @@ static SmallVector<Ptr> matricesOf(KernelBuilder &k, const ExpertProduct &p,
   return bases;
 }
 
+/// If `places` is there, puts order[low] to order[low + count - 1] there, for after
+/// the next barrier: loads of each where it is needed would be one after the other.
+static void loadPlaces(KernelBuilder &k, const ExpertProduct &p, Ptr places,
+                       V low, V count) {
+  if (places.value)
+    k.when(k.thread() < count, [&] {
+      k.store(places + k.thread() * 4,
+              k.loadI32(k.buffer(p.order) + k.to64(low + k.thread()) * 4,
+                        Cached::L2));
+    });
+}
+/// Where the result of the block's pair `token` goes.
+static V placeOf(KernelBuilder &k, Ptr places, V low, V token) {
+  return places.value ? k.loadI32(places + token * 4) : low + token;
+}
+
 /// The product for `work`; `rowOf` takes a pair.
 static void emitFew(KernelBuilder &k, const ExpertProduct &p, const Work &work,
-                    FewTokens &product, function_ref<V(V)> rowOf,
+                    FewTokens &product, function_ref<V(V)> rowOf, Ptr places,
                     function_ref<void(V, V, ArrayRef<V>)> emit) {
-  product.begin(matricesOf(k, p, work.expert), work.firstRow,
-                k.i32(p.matrix.rows));
   int64_t tokens = p.split().tokens();
   k.loop(work.low, work.high, tokens, [&](V low) {
+    // Without this LLVM would move the first span's loads and their decoding out
+    // of the loop, which is seldom run twice, and keep all of it in registers.
+    V hidden = k.inlinePTX("mov.b32 $0, 0;", "=r", k.i32Type(), {},
+                           /*sideEffects=*/true);
+    product.begin(matricesOf(k, p, work.expert), work.firstRow + hidden,
+                  k.i32(p.matrix.rows));
     // Sums of the tokens before may still be read.
     k.barrier();
+    V count = k.minimum(work.high - low, k.i32(tokens));
+    loadPlaces(k, p, places, low, count);
     product.run(
-        k.minimum(work.high - low, k.i32(tokens)),
+        count,
         {k.buffer(p.x), p.matrix.columns * 4,
          [&](V token) { return rowOf(low + token); }},
-        [&](V row, V token, ArrayRef<V> sums) { emit(row, low + token, sums); });
+        [&](V row, V token, ArrayRef<V> sums) {
+          emit(row, placeOf(k, places, low, token), sums);
+        });
   });
 }
 
@@ -149,7 +176,7 @@ static void forTile(KernelBuilder &k, const ExpertProduct &p,
 
 /// The kernel: finds its work, then multiplies.
 static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
-                        function_ref<V(V)> rowOf,
+                        function_ref<V(V)> rowOf, Ptr places,
                         function_ref<void(V, V, ArrayRef<V>)> emit) {
   if (p.few()) {
     FewTokens product(k, p.product(), p.split());
@@ -163,7 +190,7 @@ static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
     V high = k.loadI32(k.buffer(p.offsets) + (slot + 1) * 4, Cached::L2);
     V firstRow = k.block() % p.chunks() * p.blockRows();
     k.when(slot < count, [&] {
-      emitFew(k, p, {expert, low, high, firstRow}, product, rowOf, emit);
+      emitFew(k, p, {expert, low, high, firstRow}, product, rowOf, places, emit);
     });
     return;
   }
@@ -173,6 +200,7 @@ static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
   k.gridTrigger();
   forTile(k, p, [&](const Work &work) {
     V pairs = work.high - work.low;
+    loadPlaces(k, p, places, work.low, pairs);
     auto multiply = [&](int64_t some) {
       ManyTokens product(k, p.product(), some, scratch);
       product.run(
@@ -181,7 +209,7 @@ static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
           {k.buffer(p.x), p.matrix.columns * 4,
            [&](V token) { return rowOf(work.low + token); }},
           [&](V row, V token, ArrayRef<V> sums) {
-            emit(row, work.low + token, sums);
+            emit(row, placeOf(k, places, work.low, token), sums);
           });
     };
     // An expert's last tile is seldom full.
@@ -213,6 +241,7 @@ Kernel expertsGateUp(KernelSite site, const ExpertSpec &spec) {
         return k.loadI32(k.buffer(p.order) + k.to64(pair) * 4, Cached::L2) /
                spec.topk;
       },
+      Ptr(),
       [&](V row, V pair, ArrayRef<V> sums) {
         k.store(k.buffer(p.y()) + (k.to64(pair) * (p.matrix.rows * 4) +
                                    k.to64(row) * 4),
@@ -233,9 +262,8 @@ Kernel expertsDown(KernelSite site, const ExpertSpec &spec) {
                   {p.threads, p.few() ? 2 : 1});
   emitExperts(
       k, p,
-      [](V pair) { return pair; },
-      [&](V row, V pair, ArrayRef<V> sums) {
-        V to = k.loadI32(k.buffer(p.order) + k.to64(pair) * 4, Cached::L2);
+      [](V pair) { return pair; }, k.shared(p.blockTokens() * 4),
+      [&](V row, V to, ArrayRef<V> sums) {
         k.store(k.buffer(p.y()) +
                     (k.to64(to) * (p.matrix.rows * 4) + k.to64(row) * 4),
                 sums[0]);

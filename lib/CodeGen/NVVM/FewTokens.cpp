@@ -9,15 +9,23 @@ using namespace mlir;
 
 namespace mla::nvvm {
 
-/// Words between tokens of `rows` sums: 4 more, so that the lanes of a fragment
-/// hit different banks.
-static int64_t sumStride(int64_t rows) { return rows + 4; }
+/// Bytes of a token's span in shared memory: 16 more, so that the lanes of a
+/// fragment hit different banks.
+static int64_t tokenBytes(Format format) {
+  return spanColumns(format) * 2 + 16;
+}
+/// Bytes of a token's sums of a warp; 16 more for the same reason.
+static int64_t sumBytes(const ProductShape &shape,
+                        const FewTokens::Split &split) {
+  return (16 * split.rowTiles * shape.matrices + 4) * 4;
+}
 
 FewTokens::FewTokens(KernelBuilder &k, ProductShape shape, Split split)
     : k(k), shape(shape), split(split), spans(spansOf(shape.matrix)),
-      perWarp(llvm::divideCeil(spans, split.warpsK)) {
-  scratch = k.shared(split.warpsK * split.tokens() *
-                     sumStride(split.rows() * shape.matrices) * 4);
+      perWarp(llvm::divideCeil(spans, split.warpsK)),
+      warpBytes(split.tokens() * std::max(tokenBytes(shape.matrix.format),
+                                          sumBytes(shape, split))) {
+  scratch = k.shared(split.warpsM * split.warpsK * warpBytes);
 }
 
 Vs FewTokens::loadWeights(V span) const {
@@ -30,6 +38,7 @@ Vs FewTokens::loadWeights(V span) const {
 void FewTokens::begin(ArrayRef<Ptr> bases, V first_, V end_) {
   firstRow = first_;
   endRow = end_;
+  tiles.clear();
   V warpM = k.warp() % split.warpsM, warpK = k.warp() / split.warpsM;
   low = warpK * perWarp;
   high = k.minimum(low + perWarp, k.i32(spans));
@@ -44,26 +53,65 @@ void FewTokens::begin(ArrayRef<Ptr> bases, V first_, V end_) {
   first = loadWeights(k.minimum(low, k.i32(spans - 1)));
 }
 
-/// The values of a span: for each tile of tokens, chunk and step, 4.
-Vs FewTokens::loadX(V span, ArrayRef<Ptr> rows) const {
+/// Brings a span of the tokens to the warp's shared memory, as fragments: position
+/// 16 t + 4 s of a chunk is what thread t of a quad needs in step s. `rows` has the
+/// row of x of token i in lane i. Calls `meanwhile` once, with loads under way.
+void FewTokens::stage(V span, V tokens, const TokenRows &x, V rows, Ptr buffer,
+                      function_ref<void()> meanwhile) const {
   Format format = shape.matrix.format;
-  int64_t columns = shape.matrix.columns;
+  int64_t columns = shape.matrix.columns, lanes = spanColumns(format) / 4;
+  V part = k.lane() % lanes, chunk = part >> 4, t = (part >> 2) & 3, s = part & 3;
+  V column = span * spanColumns(format);
+  switch (format) { // columnAt() with chunk and step that differ between lanes
+  case Format::NVFP4:
+    column = column + part * 4;
+    break;
+  case Format::Int4G32:
+    column = column + t * 32 + chunk * 16 + s * 4;
+    break;
+  default:
+    column = column + chunk * chunkColumns + t * 4 + s * 16;
+  }
   bool whole = columns % spanColumns(format) == 0;
-  V t = k.lane() & 3, first = span * spanColumns(format);
-  Vs x;
-  for (Ptr row : rows)
-    for (int64_t j = 0; j < spanChunks(format); ++j)
-      for (int64_t s = 0; s < chunkSteps; ++s)
-        llvm::append_range(
-            x, loadTokens(k, row, first + columnAt(format, t, j, s), columns,
-                          whole, shape.xAligned));
-  return x;
+  V lane = k.lane() / lanes; // of the tokens that are loaded at once
+  int64_t atOnce = 32 / lanes;
+  Ptr to = buffer + lane * tokenBytes(format) + part * 8;
+  auto load = [&](int64_t first, int64_t last) {
+    Vs values;
+    for (int64_t i = first; i < last; i += atOnce) {
+      V row = k.shuffle(rows, lane + i);
+      llvm::append_range(values,
+                         loadTokens(k, x.base + k.to64(row) * x.stride, column,
+                                    columns, whole, shape.xAligned));
+    }
+    return values;
+  };
+  auto store = [&](int64_t first, ArrayRef<V> values) {
+    for (int64_t i = 0; 4 * i < int64_t(values.size()); ++i) {
+      auto [b0, b1] = packTokens(k, format, values.slice(4 * i, 4));
+      k.storeWords(to + (first + i * atOnce) * tokenBytes(format), {b0, b1});
+    }
+  };
+  // Few tokens are the rule: conversions for 2, then for 8, then 8 more. What no
+  // token has is left as it is: columns of B do not mix.
+  Vs values = load(0, 2);
+  meanwhile();
+  k.syncWarp();
+  store(0, values);
+  for (int64_t first = 2; first < split.tokens();) {
+    int64_t last = first == 2 ? 8 : first + 8;
+    k.when(tokens > first, [&] { store(first, load(first, last)); });
+    first = last;
+  }
+  k.syncWarp();
 }
 
-void FewTokens::accumulate(Vs &acc, ArrayRef<V> words, ArrayRef<V> x) const {
+/// Adds the products of a span, staged in `buffer`.
+void FewTokens::accumulate(Vs &acc, ArrayRef<V> words, Ptr buffer) const {
   Format format = shape.matrix.format;
-  int64_t steps = spanChunks(format) * chunkSteps;
   unsigned perTile = PackedTile::words(format);
+  V g = k.lane() >> 2, t = k.lane() & 3;
+  Ptr fragments = buffer + g * tokenBytes(format) + t * 32;
   SmallVector<PackedTile::Span> open;
   for (auto [i, tile] : llvm::enumerate(tiles))
     open.push_back(tile.open(words.slice(i * perTile, perTile)));
@@ -71,20 +119,22 @@ void FewTokens::accumulate(Vs &acc, ArrayRef<V> words, ArrayRef<V> x) const {
   bool scaled = format == Format::FP8Block;
   if (scaled)
     sums.assign(acc.size(), k.f32(0));
-  for (int64_t s = 0; s < steps; ++s) {
+  for (int64_t two = 0; two < spanChunks(format) * chunkSteps / 2; ++two) {
     SmallVector<Vs> b;
-    for (int64_t n = 0; n < split.tokenTiles; ++n) {
-      auto [b0, b1] = packTokens(k, format, x.slice((n * steps + s) * 4, 4));
-      b.push_back({b0, b1});
-    }
-    for (auto [i, span] : llvm::enumerate(open)) {
-      Vs a = span.fragment(s);
-      for (int64_t n = 0; n < split.tokenTiles; ++n) {
-        size_t at = (i * split.tokenTiles + n) * 4;
-        llvm::copy(multiply(k, format, a, b[n], ArrayRef<V>(sums).slice(at, 4)),
-                   sums.begin() + at);
+    for (int64_t n = 0; n < split.tokenTiles; ++n)
+      b.push_back(k.loadWords(fragments + (n * 8 * tokenBytes(format) +
+                                           two / 2 * 128 + two % 2 * 16),
+                              4));
+    for (int64_t s = 0; s < 2; ++s)
+      for (auto [i, span] : llvm::enumerate(open)) {
+        Vs a = span.fragment(two * 2 + s);
+        for (int64_t n = 0; n < split.tokenTiles; ++n) {
+          size_t at = (i * split.tokenTiles + n) * 4;
+          llvm::copy(multiply(k, format, a, ArrayRef<V>(b[n]).slice(2 * s, 2),
+                              ArrayRef<V>(sums).slice(at, 4)),
+                     sums.begin() + at);
+        }
       }
-    }
   }
   for (auto [i, v] : llvm::enumerate(acc))
     v = scaled ? k.fma(sums[i], open[i / (4 * split.tokenTiles)].scale, v)
@@ -93,75 +143,66 @@ void FewTokens::accumulate(Vs &acc, ArrayRef<V> words, ArrayRef<V> x) const {
 
 void FewTokens::run(V tokens, TokenRows x, EmitProduct emit) {
   V g = k.lane() >> 2, t = k.lane() & 3;
-  SmallVector<Ptr> rows;
-  // Columns of B do not mix: what stands in those of no token is not emitted.
-  V lastToken = tokens - 1;
-  for (int64_t n = 0; n < split.tokenTiles; ++n)
-    rows.push_back(x.base + k.to64(x.rowOf(k.minimum(g + n * 8, lastToken))) *
-                                x.stride);
+  V rows = x.rowOf(k.minimum(k.lane(), tokens - 1));
+  Ptr buffer = scratch + k.warp() * warpBytes;
   Vs acc(tiles.size() * split.tokenTiles * 4, k.f32(0));
-  // With few registers of x, the next span's are loaded ahead, as weights are.
-  size_t words = first.size(), sums = acc.size();
-  bool ahead = split.tokenTiles * spanColumns(shape.matrix.format) <= 128;
+  size_t sums = acc.size();
   if (perWarp <= 2 && spans == split.warpsK * perWarp) {
     Vs second;
-    if (perWarp == 2)
-      second = loadWeights(low + 1);
-    accumulate(acc, first, loadX(low, rows));
-    if (perWarp == 2)
-      accumulate(acc, second, loadX(low + 1, rows));
+    stage(low, tokens, x, rows, buffer, [&] {
+      if (perWarp == 2)
+        second = loadWeights(low + 1);
+    });
+    accumulate(acc, first, buffer);
+    if (perWarp == 2) {
+      stage(low + 1, tokens, x, rows, buffer, [] {});
+      accumulate(acc, second, buffer);
+    }
   } else {
-    V clamped = k.minimum(low, k.i32(spans - 1));
+    // Where registers allow it, weights go first.
+    bool early = split.tokenTiles == 1 && first.size() <= 24;
     Vs state = acc;
     llvm::append_range(state, first);
-    if (ahead)
-      llvm::append_range(state, loadX(clamped, rows));
     Vs end = k.loop(low, high, 1, state, [&](V span, ArrayRef<V> in) {
-      V next = k.minimum(span + 1, high - 1);
-      Vs now;
-      if (!ahead)
-        now = loadX(span, rows);
-      Vs weights = loadWeights(next), later;
-      if (ahead)
-        later = loadX(next, rows);
-      Vs out(in.begin(), in.begin() + sums);
-      accumulate(out, in.slice(sums, words),
-                 ahead ? in.drop_front(sums + words) : ArrayRef<V>(now));
+      Vs weights, out(in.begin(), in.begin() + sums);
+      auto load = [&] { weights = loadWeights(k.minimum(span + 1, high - 1)); };
+      stage(span, tokens, x, rows, buffer, [&] {
+        if (early)
+          load();
+      });
+      if (!early)
+        load();
+      accumulate(out, in.drop_front(sums), buffer);
       llvm::append_range(out, weights);
-      llvm::append_range(out, later);
       return out;
     });
     llvm::copy(ArrayRef<V>(end).take_front(sums), acc.begin());
   }
 
-  // Sums of all warps: [warpK][token][matrix][row].
-  int64_t blockRows = split.rows(), stride = sumStride(blockRows * shape.matrices);
-  V warpM = k.warp() % split.warpsM, warpK = k.warp() / split.warpsM;
-  Ptr mine = scratch + warpK * (split.tokens() * stride * 4) +
-             (t * 2 * stride + warpM * (split.rowTiles * 16) + g) * 4;
-  for (int64_t m = 0; m < shape.matrices; ++m)
-    for (int64_t i = 0; i < split.rowTiles; ++i)
-      for (int64_t n = 0; n < split.tokenTiles; ++n)
-        for (int64_t c = 0; c < 4; ++c)
-          k.store(mine + ((n * 8 + c % 2) * stride + m * blockRows + i * 16 +
-                          c / 2 * 8) *
-                             4,
-                  acc[((m * split.rowTiles + i) * split.tokenTiles + n) * 4 +
-                      c]);
+  // Sums: [warp][token][matrix][row].
+  k.syncWarp();
+  int64_t perToken = sumBytes(shape, split), warpRows = 16 * split.rowTiles;
+  Ptr mine = buffer + t * (2 * perToken) + g * 4;
+  for (int64_t i = 0; i < int64_t(tiles.size()); ++i)
+    for (int64_t n = 0; n < split.tokenTiles; ++n)
+      for (int64_t c = 0; c < 4; ++c)
+        k.store(mine + ((n * 8 + c % 2) * perToken + (i * 16 + c / 2 * 8) * 4),
+                acc[(i * split.tokenTiles + n) * 4 + c]);
   Vs factors;
   for (int64_t m = 0; m < shape.matrices; ++m)
     factors.push_back(tiles[m * split.rowTiles].factor());
   k.barrier();
+  int64_t blockRows = split.rows();
   k.loop(k.thread(), tokens * blockRows, k.threads(), [&](V i) {
     V token = i / blockRows, row = i % blockRows;
-    Ptr from = scratch + (token * stride + row) * 4;
+    Ptr from = scratch + row / warpRows * warpBytes + token * perToken +
+               row % warpRows * 4;
     Vs all;
     for (int64_t m = 0; m < shape.matrices; ++m) {
-      V sum = k.loadF32(from + m * blockRows * 4);
+      V sum = k.loadF32(from + m * warpRows * 4);
       for (int64_t w = 1; w < split.warpsK; ++w)
-        sum = sum + k.loadF32(from + (w * split.tokens() * stride +
-                                      m * blockRows) *
-                                         4);
+        sum = sum + k.loadF32(from + (w * split.warpsM * warpBytes +
+                                      m * warpRows * 4));
       all.push_back(sum * factors[m]);
     }
     V at = firstRow + row;

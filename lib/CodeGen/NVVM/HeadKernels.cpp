@@ -49,7 +49,7 @@ struct HeadProduct {
   }
   static constexpr int64_t manyTiles = 8;
   int64_t manyThreads() const {
-    return 32 * std::min<int64_t>(8, llvm::divideCeil(rows, 32));
+    return 32 * std::min<int64_t>(4, llvm::divideCeil(rows, 32));
   }
   int64_t threads() const { return few() ? split().threads() : manyThreads(); }
   int64_t blockRows() const { return few() ? split().rows() : manyThreads(); }

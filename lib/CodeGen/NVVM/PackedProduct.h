@@ -37,8 +37,10 @@ using EmitProduct =
 
 /// Products of `warpsM * rowTiles * 16` rows and `tokenTiles * 8` tokens a block.
 ///
-/// A warp's loads of the next span are under way while it works on one. Sums of
-/// warps that share rows meet in shared memory.
+/// A warp's loads of the next span of weights are under way while it works on one.
+/// It has the tokens' span in shared memory of its own (4 times 64 bytes of L1 lines
+/// a token and load would be too many), where its sums go in the end, to be added
+/// to those of the warps that share its rows.
 class FewTokens {
 public:
   struct Split {
@@ -52,6 +54,7 @@ public:
 
   /// Loads the first span of weights: matrices begin at `bases`, the block's rows
   /// are `firstRow` up to, and without, `endRow`. Touches nothing but weights.
+  /// May be called again, for the same or other rows.
   void begin(llvm::ArrayRef<Ptr> bases, V firstRow, V endRow);
   /// Multiplies with tokens 0 <= i < `tokens`, which are at least 1, and emits.
   /// Every thread of the block calls it.
@@ -59,13 +62,15 @@ public:
 
 private:
   Vs loadWeights(V span) const;
-  Vs loadX(V span, llvm::ArrayRef<Ptr> rows) const;
-  void accumulate(Vs &acc, llvm::ArrayRef<V> words, llvm::ArrayRef<V> x) const;
+  void stage(V span, V tokens, const TokenRows &x, V rows, Ptr buffer,
+             llvm::function_ref<void()> meanwhile) const;
+  void accumulate(Vs &acc, llvm::ArrayRef<V> words, Ptr buffer) const;
 
   KernelBuilder &k;
   ProductShape shape;
   Split split;
   int64_t spans, perWarp;
+  int64_t warpBytes; ///< of `scratch`, a warp: tokens of a span, then sums
   Ptr scratch;
   llvm::SmallVector<PackedTile> tiles; ///< by matrix, then by tile of rows
   V low, high;                         ///< this warp's spans
