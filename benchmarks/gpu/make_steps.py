@@ -131,7 +131,7 @@ def experts(form, layers, local=384, rows_=256, hidden=7168, topk=8):
         types += [step.type(shape, form) for shape in shapes]
         step.body.append(
             f"%m_{i} = mla.moe {x}, {names[0]} bias {names[1]} experts {names[2]}, {names[3]}, "
-            f"{names[4]} shared {names[5]}, {names[6]}, {names[7]} routing {routing} : "
+            f"{names[4]} shared {names[5]}, {names[6]}, {names[7]} routing {routing} {{}} : "
             f"({rows(hidden)}, {', '.join(types)}) -> {rows(hidden)}")
         x = step.add(f"%x_{i}", x, f"%m_{i}", hidden)
     return step.text(x, hidden)
@@ -145,7 +145,9 @@ def model(folder, name):
             part.pop("quantization_config", None)
         config["text_config"].update(
             num_hidden_layers=4, first_k_dense_replace=0, n_routed_experts=64,
-            vocab_size=1024, max_position_embeddings=8192)
+            vocab_size=1024, max_position_embeddings=8192, bos_token_id=0,
+            eos_token_id=1, pad_token_id=2)
+        config.update(bos_token_id=0, eos_token_id=1, pad_token_id=2)
     os.makedirs(os.path.join(folder, name), exist_ok=True)
     with open(os.path.join(folder, name, "config.json"), "w") as f:
         json.dump(config, f, indent=1)

@@ -505,8 +505,8 @@ AttentionKernels latentAttentionPrefill(KernelSite site,
   if (exists(site, name))
     return out;
   KernelBuilder k(site.kernels, site.loc, name,
-                  {"read", "read", "read", "read", "read", "readwrite",
-                   "readwrite", "write"},
+                  {"read", "read", "read", "read", "read", "write",
+                   "write", "write"},
                   spec.cache == Format::FP8E4M3 ? 3 : 2, {threads});
   Prefill(k, spec).build();
   k.finish();
