@@ -109,7 +109,7 @@ for part in $parts; do
       [ -e "$plan/gpu/plan.json" ] || continue
       name=$(basename "$plan")
       case $name in
-      attention_*) settings="1:1024 1:32768 1:131072 32:1024 32:8192 32:32768" ;;
+      attention_*) settings="1:1024 1:32768 1:131000 32:1024 32:8192 32:32768" ;;
       kimi_*) settings="1:1024 1:32768" ;;
       *) settings="1:64" ;;
       esac

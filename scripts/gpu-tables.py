@@ -36,17 +36,13 @@ def step(*paths):
         with open(path) as f:
             data = json.load(f)
         name = os.path.basename(path)[: -len(".json")]
-        line = f"{name}: {1e6 * data['device_seconds']:.1f} us a step"
-        if "device_over_floor" in data:
-            line += (f", {data['device_over_floor']:.2f} times its floor at "
-                     f"{data['read_ceiling_bytes_per_second'] / 1e9:.0f} GB/s")
-        print(line)
-        for k in data["kernels"]:
-            share = k.get("share_of_ceiling")
-            print(f"  {1e6 * k['seconds_per_launch']:8.2f} us x {k['launches']:4}"
-                  f"  {k['bytes_per_launch'] / k['seconds_per_launch'] / 1e9:6.0f} GB/s"
-                  + (f" {100 * share:3.0f}%" if share is not None else "")
-                  + f"  {k['kernel'][:70]}")
+        print(f"{name}: {1e6 * data['step_seconds_device']:.1f} us a step, "
+              f"{data.get('device_over_floor', 0):.2f} times its floor at "
+              f"{data.get('read_ceiling_bytes_per_second', 0) / 1e9:.0f} GB/s")
+        for k in sorted(data["kernels"], key=lambda k: -k["seconds"] * k["launches"]):
+            print(f"  {1e6 * k['seconds'] * k['launches']:8.1f} us = {k['launches']:4} x "
+                  f"{1e6 * k['seconds']:8.2f} us  {k['bytes_per_second'] / 1e9:6.0f} GB/s "
+                  f"{100 * k.get('share_of_ceiling', 0):3.0f}%  {k['name'][:70]}")
 
 
 def compare(*paths):

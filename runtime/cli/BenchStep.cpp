@@ -91,7 +91,7 @@ Result<double> readCeiling(runtime::Engine &engine, int repeats) {
     return 0.0;
   if (found->parameters.size() != 3)
     return invalid("kernel read_ceiling: expected three parameters (buffer, "
-                   "bytes, sink), found " +
+                   "sink, bytes), found " +
                    std::to_string(found->parameters.size()));
   MLA_ASSIGN_OR_RETURN(hal::DeviceFacts facts, engine.facts());
   auto part = std::min<int64_t>(
@@ -109,7 +109,7 @@ Result<double> readCeiling(runtime::Engine &engine, int repeats) {
   std::vector<std::array<uint64_t, 3>> arguments;
   for (int i = 0; i < ceilingParts; ++i)
     arguments.push_back({buffer->address() + static_cast<uint64_t>(i * part),
-                         static_cast<uint64_t>(part), sink->address()});
+                         sink->address(), static_cast<uint64_t>(part)});
   double best = 0;
   for (int64_t blocks : {1, 2, 4}) {
     std::vector<hal::Dispatch> list;

@@ -10,86 +10,162 @@ using namespace mlir;
 
 namespace mla::nvvm {
 
-/// Threads for a row: as many as it has values, up to 512.
-static int64_t rowThreads(int64_t width) {
-  return std::clamp<int64_t>((width + 31) / 32 * 32, 64, 512);
+/// Values of a row that a block of an elementwise kernel does.
+constexpr int64_t chunkValues = 1024, chunkThreads = 256;
+
+/// Blocks of an elementwise kernel over `rows` rows, each in chunks.
+static std::string chunkGrid(StringRef rows, int64_t width) {
+  int64_t chunks = llvm::divideCeil(width, chunkValues);
+  return chunks == 1 ? rows.str() : (rows + " * " + Twine(chunks)).str();
 }
 
-/// Calls `body` with each index below `width` that is this thread's.
-static void eachOfRow(KernelBuilder &k, int64_t width,
-                      function_ref<void(V)> body) {
-  k.loop(k.thread(), k.i32(width), k.threads(), body);
+/// Calls `body` with the row of this block and four columns of it at a time where
+/// the width allows, else with one: (row, first column, number).
+static void
+eachChunk(KernelBuilder &k, int64_t width,
+          function_ref<void(V row, V column, unsigned count)> body) {
+  int64_t chunks = llvm::divideCeil(width, chunkValues);
+  V row = chunks == 1 ? k.block() : k.block() / chunks;
+  V first = chunks == 1 ? k.i32(0) : k.block() % chunks * chunkValues;
+  if (width % 4 == 0) {
+    V column = first + k.thread() * 4;
+    k.when(column < width, [&] { body(row, column, 4); });
+    return;
+  }
+  for (int64_t i = 0; i < chunkValues; i += chunkThreads) {
+    V column = first + k.thread() + i;
+    k.when(column < width, [&] { body(row, column, 1); });
+  }
+}
+
+static Vs loadSome(KernelBuilder &k, Ptr p, unsigned count) {
+  return count == 4 ? k.loadFloats(p, 4) : Vs{k.loadF32(p)};
+}
+static void storeSome(KernelBuilder &k, Ptr p, ArrayRef<V> values) {
+  values.size() == 4 ? k.storeWords(p, values) : k.store(p, values[0]);
+}
+static Ptr at(Ptr base, V row, int64_t width, V column) {
+  return base + row.k->to64(row) * (width * 4) + column * 4;
 }
 
 Kernel embedding(KernelSite site, MatrixShape table) {
+  int64_t width = table.columns;
   std::string name =
-      kernelName("embedding", formatName(table.format), table.columns);
-  Kernel kernel{name, "tokens"};
+      kernelName("embedding", formatName(table.format), width);
+  Kernel kernel{name, chunkGrid("tokens", width)};
   if (exists(site, name))
     return kernel;
   KernelBuilder k(site.kernels, site.loc, name, {"read", "read", "write"}, 0,
-                  {rowThreads(table.columns)});
+                  {chunkThreads});
   k.gridWait();
   k.gridTrigger();
-  V id = k.loadI32(k.buffer(0) + k.block() * 4);
   int64_t bytes = int64_t(*elementBytes(table.format));
-  Ptr row = k.buffer(1) + k.to64(id) * (table.columns * bytes);
-  Ptr y = k.buffer(2) + k.to64(k.block()) * (table.columns * 4);
-  eachOfRow(k, table.columns, [&](V i) {
-    k.store(y + i * 4, k.loadElement(row, i, table.format));
+  eachChunk(k, width, [&](V row, V column, unsigned count) {
+    V id = k.loadI32(k.buffer(0) + row * 4);
+    Ptr from = k.buffer(1) + k.to64(id) * (width * bytes);
+    Vs values;
+    for (unsigned i = 0; i < count; ++i)
+      values.push_back(k.loadElement(from, column + i, table.format));
+    storeSome(k, at(k.buffer(2), row, width, column), values);
   });
   k.finish();
   return kernel;
 }
 
+/// One block a row. Rows of up to 16,384 values in fours stay in registers, so
+/// that a row is read once; others are read twice.
 Kernel rmsNorm(KernelSite site, int64_t width, Format weight, double eps) {
   std::string name =
       kernelName("rms_norm", formatName(weight), width, nameOf(eps));
   Kernel kernel{name, "tokens"};
   if (exists(site, name))
     return kernel;
+  bool fours = width % 4 == 0 && width <= 16384;
+  int64_t lanes = fours ? width / 4 : width;
+  int64_t threads = std::clamp<int64_t>(llvm::alignTo(lanes, 32), 64,
+                                        fours ? 1024 : 512);
+  int64_t steps = llvm::divideCeil(lanes, threads);
   KernelBuilder k(site.kernels, site.loc, name, {"read", "read", "write"}, 0,
-                  {rowThreads(width)});
+                  {threads});
   Ptr scratch = k.shared(k.warps() * 4);
+  Ptr x = k.buffer(0), y = k.buffer(2);
+  auto factorOf = [&](V sum) {
+    V mean = k.blockSum(sum, scratch) * k.f32(1.0 / double(width));
+    return k.reciprocal(k.sqrt(mean + k.f32(eps)));
+  };
+  if (!fours) {
+    k.gridWait();
+    k.gridTrigger();
+    V row = k.to64(k.block()) * (width * 4);
+    Vs sum = k.loop(k.thread(), k.i32(width), threads, {k.f32(0)},
+                    [&](V i, ArrayRef<V> acc) {
+                      V v = k.loadF32(x + row + i * 4);
+                      return Vs{k.fma(v, v, acc[0])};
+                    });
+    V factor = factorOf(sum[0]);
+    k.loop(k.thread(), k.i32(width), threads, [&](V i) {
+      k.store(y + row + i * 4, k.loadF32(x + row + i * 4) * factor *
+                                   k.loadElement(k.buffer(1), i, weight));
+    });
+    k.finish();
+    return kernel;
+  }
+  // Beyond the end of the row the first values stand in, and count for nothing.
+  SmallVector<V> column, inside;
+  SmallVector<Vs> gamma, values;
+  for (int64_t s = 0; s < steps; ++s) {
+    V c = (k.thread() + s * threads) * 4;
+    inside.push_back(c < width);
+    column.push_back(k.select(inside.back(), c, k.i32(0)));
+    Vs &g = gamma.emplace_back();
+    for (int64_t i = 0; i < 4; ++i) // The weight does not change.
+      g.push_back(k.loadElement(k.buffer(1), column[s] + i, weight));
+  }
   k.gridWait();
   k.gridTrigger();
-  Ptr x = k.buffer(0) + k.to64(k.block()) * (width * 4);
-  Ptr y = k.buffer(2) + k.to64(k.block()) * (width * 4);
-  Vs sum = k.loop(k.thread(), k.i32(width), k.threads(), {k.f32(0)},
-                  [&](V i, ArrayRef<V> acc) {
-                    V v = k.loadF32(x + i * 4);
-                    return Vs{k.fma(v, v, acc[0])};
-                  });
-  V mean = k.blockSum(sum[0], scratch) * k.f32(1.0 / double(width));
-  V factor = k.reciprocal(k.sqrt(mean + k.f32(eps)));
-  eachOfRow(k, width, [&](V i) {
-    k.store(y + i * 4, k.loadF32(x + i * 4) * factor *
-                           k.loadElement(k.buffer(1), i, weight));
-  });
+  for (int64_t s = 0; s < steps; ++s)
+    values.push_back(k.loadFloats(at(x, k.block(), width, column[s]), 4));
+  V sum = k.f32(0);
+  for (int64_t s = 0; s < steps; ++s)
+    for (V v : values[s])
+      sum = k.fma(v, k.select(inside[s], v, k.f32(0)), sum);
+  V factor = factorOf(sum);
+  for (int64_t s = 0; s < steps; ++s)
+    k.when(inside[s], [&] {
+      Vs out;
+      for (int64_t i = 0; i < 4; ++i)
+        out.push_back(values[s][i] * factor * gamma[s][i]);
+      k.storeWords(at(y, k.block(), width, column[s]), out);
+    });
   k.finish();
   return kernel;
 }
 
-/// y[i] = f(values at i of all but the last operand), over T * width values.
+/// y = f(values of all but the last operand), over T * width values.
 static Kernel elementwise(KernelSite site, StringRef family, int64_t width,
                           unsigned inputs,
                           function_ref<V(KernelBuilder &, ArrayRef<V>)> f) {
   std::string name = kernelName(family, width);
-  Kernel kernel{name, "tokens"};
+  Kernel kernel{name, chunkGrid("tokens", width)};
   if (exists(site, name))
     return kernel;
   SmallVector<StringRef> access(inputs, "read");
   access.push_back("write");
-  KernelBuilder k(site.kernels, site.loc, name, access, 0,
-                  {rowThreads(width)});
+  KernelBuilder k(site.kernels, site.loc, name, access, 0, {chunkThreads});
   k.gridWait();
   k.gridTrigger();
-  V row = k.to64(k.block()) * (width * 4);
-  eachOfRow(k, width, [&](V i) {
-    Vs in;
+  eachChunk(k, width, [&](V row, V column, unsigned count) {
+    SmallVector<Vs> in;
     for (unsigned o = 0; o < inputs; ++o)
-      in.push_back(k.loadF32(k.buffer(o) + row + i * 4));
-    k.store(k.buffer(inputs) + row + i * 4, f(k, in));
+      in.push_back(loadSome(k, at(k.buffer(o), row, width, column), count));
+    Vs out;
+    for (unsigned i = 0; i < count; ++i) {
+      Vs values;
+      for (Vs &operand : in)
+        values.push_back(operand[i]);
+      out.push_back(f(k, values));
+    }
+    storeSome(k, at(k.buffer(inputs), row, width, column), out);
   });
   k.finish();
   return kernel;
@@ -110,18 +186,18 @@ Kernel swiglu(KernelSite site, int64_t width) {
 
 Kernel repeat(KernelSite site, int64_t width, int64_t times, StringRef rows) {
   std::string name = kernelName("repeat", width, times);
-  Kernel kernel{name, rows.str()};
+  Kernel kernel{name, chunkGrid(rows, width)};
   if (exists(site, name))
     return kernel;
   KernelBuilder k(site.kernels, site.loc, name, {"read", "write"}, 0,
-                  {rowThreads(width)});
+                  {chunkThreads});
   k.gridWait();
   k.gridTrigger();
-  V row = k.to64(k.block()) * (width * 4);
-  eachOfRow(k, width, [&](V i) {
-    V v = k.loadF32(k.buffer(0) + row + i * 4);
+  eachChunk(k, width, [&](V row, V column, unsigned count) {
+    Vs values = loadSome(k, at(k.buffer(0), row, width, column), count);
+    Ptr y = k.buffer(1) + k.to64(row) * (width * times * 4) + column * 4;
     for (int64_t copy = 0; copy < times; ++copy)
-      k.store(k.buffer(1) + row * times + (i + copy * width) * 4, v);
+      storeSome(k, y + copy * width * 4, values);
   });
   k.finish();
   return kernel;
@@ -139,29 +215,22 @@ Kernel split(KernelSite site, ArrayRef<int64_t> widths) {
     return kernel;
   SmallVector<StringRef> access(widths.size() + 1, "write");
   access[0] = "read";
-  KernelBuilder k(site.kernels, site.loc, name, access, 0,
-                  {rowThreads(width)});
+  KernelBuilder k(site.kernels, site.loc, name, access, 0, {chunkThreads});
   k.gridWait();
   k.gridTrigger();
   V token = k.to64(k.block());
-  int64_t at = 0;
+  int64_t from = 0;
   for (auto [part, w] : llvm::enumerate(widths)) {
-    eachOfRow(k, w, [&](V i) {
+    k.loop(k.thread(), k.i32(w), chunkThreads, [&](V i) {
       k.store(k.buffer(part + 1) + token * (w * 4) + i * 4,
-              k.loadF32(k.buffer(0) + token * (width * 4) + (i + at) * 4));
+              k.loadF32(k.buffer(0) + token * (width * 4) + (i + from) * 4));
     });
-    at += w;
+    from += w;
   }
   k.finish();
   return kernel;
 }
 
-//===----------------------------------------------------------------------===//
-// The read ceiling
-//===----------------------------------------------------------------------===//
-
-/// Two blocks of 512 threads an SM, 8 loads of 16 bytes a thread in flight: 128 KB
-/// an SM, more than latency times rate.
 Kernel readCeiling(KernelSite site) {
   std::string name = "read_ceiling";
   constexpr int64_t threads = 512, atOnce = 8;
