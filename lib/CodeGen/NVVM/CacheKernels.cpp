@@ -1,8 +1,9 @@
 //===- CacheKernels.cpp - rotary embedding and cache writes ---------------===//
 //
-// Part of mla. One block a token. All move a few kilobytes a token and are bound
-// by the latency of their loads: the longest chain is sequence and position, page
-// table, store.
+// Part of mla. One block a token, 32 registers a thread at most, shared memory for
+// one sum a warp. All move a few kilobytes a token, with 10 flops a value, and are
+// bound by the latency of their loads: the longest chain is sequence and position,
+// page table, store.
 //
 //===----------------------------------------------------------------------===//
 #include "KernelSupport.h"

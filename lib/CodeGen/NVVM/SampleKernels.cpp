@@ -3,23 +3,24 @@
 // Part of mla. Two launches for all rows, whatever each row asks for.
 //
 // `first`: one block of 256 threads a slice of 4,096 logits, 16 a thread in
-// registers: largest logit, sum of weights, and for top-k and top-p the slice's
-// best logits (candidates), found by bisection of the keys. Bound by latency; all
-// slices together read the row once at the rate of the whole chip.
+// registers (72 in all): largest logit, sum of weights, and for top-k and top-p
+// the slice's best logits (candidates), found by bisection of the keys. Bound by
+// latency; all slices together read the row once at the rate of the whole chip.
 //
-// `second`: one block of 512 threads a row. Greedy rows take the best of the
-// slices. Without top-k, top-p and min-p a slice is drawn by its sum and an id in
-// it; with min-p alone the whole row is read for it. Otherwise the candidates, up to 5,120 in 80 KB of shared
-// memory, are cut by bisection of ranks: up to 32 sums over them for top-k, 50 for
-// top-p and for the draw. If the answer lies beyond the candidates (a flat
-// distribution with top-p, a large k), the logits in memory are bisected until what
-// is left fits the candidates' place: right, but slow, some ten readings a cut.
+// `second`: one block of 512 threads a row, 104 registers. Greedy rows take the
+// best of the slices. Without top-k, top-p and min-p a slice is drawn by its sum
+// and an id in it; with min-p alone the whole row is read for it. Otherwise the
+// candidates, up to 5,120 in 80 KB of shared memory, are cut by bisection of
+// ranks: up to 32 sums over them for top-k, 50 for top-p and for the draw; bound
+// by the latency of each sum. If the answer lies beyond the candidates (a flat
+// distribution with top-p, a large k), the logits in memory are bisected until
+// what is left fits the candidates' place: right, but slow, tens of readings.
 //
-// A rank orders the candidates of a row: larger logits first, then lower ids. Every
-// choice is "the first rank at which the sum of weights (or the count) is above a
-// threshold". Weights are whole numbers, 2^40 for the largest logit, so that sums
-// do not depend on their order and the id is a function of logits, parameters and
-// uniform number alone.
+// A rank orders the candidates of a row: larger logits first, then lower ids.
+// Every choice is "the first rank at which the sum of weights (or the count) is
+// above a threshold". Weights are whole numbers, 2^40 for the largest logit, so
+// that sums do not depend on their order and the id is a function of logits,
+// parameters and uniform number alone.
 //
 //===----------------------------------------------------------------------===//
 #include "SampleKernels.h"
