@@ -1,8 +1,9 @@
 //===- CacheKernels.cpp - rotary embedding and cache writes ---------------===//
 //
-// Part of mla. One block a token. All move a few kilobytes a token and are bound
-// by the latency of their loads: the longest chain is sequence and position, page
-// table, store.
+// Part of mla. One block a token, 32 registers a thread at most, shared memory for
+// one sum a warp. All move a few kilobytes a token, with 10 flops a value, and are
+// bound by the latency of their loads: the longest chain is sequence and position,
+// page table, store.
 //
 //===----------------------------------------------------------------------===//
 #include "KernelSupport.h"
@@ -125,13 +126,21 @@ struct CacheRow {
   KernelBuilder &k;
   Ptr row;
   Format format;
-  V scale; ///< of fp8_e4m3
+  V scale, inverse; ///< of fp8_e4m3; `inverse` is 1 / scale, rounded
 
   /// Value `v` as it is stored; adds to `count`.
   V scaled(V v, V &count) const {
     if (format != Format::FP8E4M3)
       return v;
-    v = k.divide(v, scale);
+    // The rounded quotient, as the host divides, without div.rn's branches: two
+    // corrections by what is left (Markstein). Where they would overflow, the
+    // value is cut off anyway.
+    V first = v * inverse, quotient = first;
+    for (int i = 0; i < 2; ++i) {
+      V left = k.fma(k.f32(0) - quotient, scale, v);
+      quotient = k.fma(left, inverse, quotient);
+    }
+    v = k.select(k.abs(first) < k.f32(1e4), quotient, first);
     count = k.select(k.abs(v) > k.f32(464), count + 1, count);
     return v;
   }
@@ -191,6 +200,8 @@ Kernel latentCacheWrite(KernelSite site, int64_t latent, int64_t rope,
     for (int64_t i = 0; i < lanes; ++i)
       gamma.push_back(k.loadElement(k.buffer(4), place[p] * lanes + i, norm));
   }
+  V scale = isScaled ? k.scalarF32(1) : V();
+  V inverse = isScaled ? k.divide(k.f32(1), scale) : V();
   k.gridWait();
   k.gridTrigger();
   V token = k.to64(k.block());
@@ -211,7 +222,7 @@ Kernel latentCacheWrite(KernelSite site, int64_t latent, int64_t rope,
   V index = k.to64(cacheRow(k, position, sequence, k.buffer(2), k.scalar32(0)));
   int64_t bytes = int64_t(*elementBytes(cache));
   CacheRow row{k, k.buffer(6) + index * (width * bytes), cache,
-               isScaled ? k.scalarF32(1) : V()};
+               scale, inverse};
   V count = k.i32(0);
   V mean = k.divide(k.blockSum(squares, scratch), k.f32(double(latent)));
   V factor = k.divide(k.f32(1), k.sqrt(mean + k.f32(eps)));

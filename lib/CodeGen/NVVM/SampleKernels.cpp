@@ -3,23 +3,24 @@
 // Part of mla. Two launches for all rows, whatever each row asks for.
 //
 // `first`: one block of 256 threads a slice of 4,096 logits, 16 a thread in
-// registers: largest logit, sum of weights, and for top-k and top-p the slice's
-// best logits (candidates), found by bisection of the keys. Bound by latency; all
-// slices together read the row once at the rate of the whole chip.
+// registers (72 in all): largest logit, sum of weights, and for top-k and top-p
+// the slice's best logits (candidates), found by bisection of the keys. Bound by
+// latency; all slices together read the row once at the rate of the whole chip.
 //
-// `second`: one block of 512 threads a row. Greedy rows take the best of the
-// slices. Without top-k and top-p the id is found by halving ranges of ids, about
-// one reading of the row. Otherwise the candidates, up to 5,120 in 80 KB of shared
-// memory, are cut by bisection of ranks: 32 or 54 sums over them for each of top-k,
-// top-p and draw. If the answer lies beyond the candidates (a flat distribution
-// with top-p, a large k), the same is done over the logits in memory: right, but
-// slow, 54 readings a cut.
+// `second`: one block of 512 threads a row, 104 registers. Greedy rows take the
+// best of the slices. Without top-k, top-p and min-p a slice is drawn by its sum
+// and an id in it; with min-p alone the whole row is read for it. Otherwise the
+// candidates, up to 5,120 in 80 KB of shared memory, are cut by bisection of
+// ranks: up to 32 sums over them for top-k, 50 for top-p and for the draw; bound
+// by the latency of each sum. If the answer lies beyond the candidates (a flat
+// distribution with top-p, a large k), the logits in memory are bisected until
+// what is left fits the candidates' place: right, but slow, tens of readings.
 //
-// A rank orders the candidates of a row: larger logits first, then lower ids. Every
-// choice is "the first rank at which the sum of weights (or the count) is above a
-// threshold". Weights are whole numbers, 2^40 for the largest logit, so that sums
-// do not depend on their order and the id is a function of logits, parameters and
-// uniform number alone.
+// A rank orders the candidates of a row: larger logits first, then lower ids.
+// Every choice is "the first rank at which the sum of weights (or the count) is
+// above a threshold". Weights are whole numbers, 2^40 for the largest logit, so
+// that sums do not depend on their order and the id is a function of logits,
+// parameters and uniform number alone.
 //
 //===----------------------------------------------------------------------===//
 #include "SampleKernels.h"
@@ -118,8 +119,7 @@ static void sampleSlices(KernelSite site, StringRef name, int64_t vocab) {
       combine(k, orderKey(k, best.value), best.id, best.bad, scratch);
   // The number of the largest key; a slice of -inf has none, and its sum is
   // never looked at.
-  V flip = k.select(all.key < 0, k.i32(0x7FFFFFFF), k.i32(0));
-  V largest = k.fromBits(all.key ^ flip);
+  V largest = numberOf(k, all.key);
   V sum = k.f32(0);
   for (V v : values)
     sum = sum + weightOf(k, v, largest, p.scale);
@@ -130,23 +130,31 @@ static void sampleSlices(KernelSite site, StringRef name, int64_t vocab) {
                        k.bits(sum)});
   });
   k.when(p.cuts, [&] {
-    // The lowest key (unsigned) of which no more than `most` are as large.
-    V found = k.loop(
-        k.i32(0), k.i32(32), 1, {k.i64(0)}, [&](V i, ArrayRef<V> now) {
-          V step = k.shift(k.i64(1), k.to64(k.i32(31) - i));
-          V bound = k.to32(now[0] + step - 1) ^ lowestKey;
+    // The lowest key (unsigned) of which no more than `most` are as large, or one
+    // of which at least half as many are.
+    Vs state = k.loopWhile(
+        {k.i32(31), k.i64(0)}, [&](ArrayRef<V> now) { return now[0] >= 0; },
+        [&](ArrayRef<V> now) {
+          V step = k.shift(k.i64(1), k.to64(now[0]));
+          V last = now[1] + step - 1;
+          V bound = k.to32(last) ^ lowestKey;
           V count = k.i32(0);
           for (V key : keys)
             count = k.select(key >= bound, count + 1, count);
           count = k.reduxAdd(count);
-          Ptr mine = scratch + (i & 1) * (k.warps() * 4);
+          Ptr mine = scratch + (now[0] & 1) * (k.warps() * 4);
           k.when(k.lane() == 0, [&] { k.store(mine + k.warp() * 4, count); });
           k.barrier();
           V total = k.i32(0);
           for (int64_t w = 0; w < k.warps(); ++w)
             total = total + k.loadI32(mine + w * 4);
-          return Vs{k.select(total > layout.most, now[0] + step, now[0])};
-        })[0];
+          V above = total > layout.most;
+          V done = (!above) & (total >= layout.most / 2);
+          V next = k.select(above, now[1] + step, now[1]);
+          return Vs{k.select(done, k.i32(-1), now[0] - 1),
+                    k.select(done, last, next)};
+        });
+    V found = state[1];
     // What never wins has key 0 and is no candidate.
     V bound = k.to32(k.select(found < 1, k.i64(1), found)) ^ lowestKey;
     for (auto [id, key] : llvm::zip(ids, keys))

@@ -58,6 +58,12 @@ inline BlockBest combine(KernelBuilder &k, V key, V id, V bad, Ptr scratch) {
   return {blockMost, blockLowest, blockBad};
 }
 
+/// The number of a key; NaN of lowestKey.
+inline V numberOf(KernelBuilder &k, V key) {
+  V flip = k.select(key < 0, k.i32(0x7FFFFFFF), k.i32(0));
+  return k.fromBits(key ^ flip);
+}
+
 /// The id to report: -1 for a row that has NaN or +inf or nothing above -inf.
 inline V chosenId(KernelBuilder &k, const BlockBest &best) {
   return k.select(best.bad | (best.key == lowestKey), k.i32(-1), best.id);
@@ -73,10 +79,9 @@ inline Vs loadLogits(KernelBuilder &k, Ptr row, V at, int64_t lanes) {
 
 constexpr int64_t sliceLogits = 4096, sliceThreads = 256;
 constexpr int64_t mostCandidates = 5120, rowThreads = 512;
-constexpr int64_t idBits = 22; ///< of a rank; a key's 32 are above. 2^22 weights
-                               ///< of 2^40 are less than an i64
-constexpr int64_t rankBits = 32 + idBits;
-constexpr int64_t idMask = (int64_t(1) << idBits) - 1;
+constexpr int64_t keyBits = 32;
+/// Weights of the largest logit; 2^22 of them are less than an i64.
+constexpr int64_t weightBits = 40;
 constexpr int64_t noRank = int64_t(1) << 62; ///< of -inf: never among the first
 
 /// A row of `partial`: for each slice its head, then its candidates.
@@ -119,7 +124,8 @@ inline V weightOf(KernelBuilder &k, V logit, V largest, V scale) {
 }
 inline V toWhole(KernelBuilder &k, V weight) {
   return {mlir::arith::FPToUIOp::create(k.b, k.i64Type(),
-                                  (weight * k.f32(0x1p40)).value),
+                                  (weight * k.f32(double(int64_t(1) << weightBits)))
+                                      .value),
           &k};
 }
 

@@ -16,7 +16,8 @@ namespace {
 class RowSampler {
 public:
   RowSampler(KernelBuilder &k, int64_t vocab)
-      : k(k), vocab(vocab), layout(vocab) {
+      : k(k), vocab(vocab), layout(vocab),
+        idBits(llvm::Log2_64_Ceil(vocab)), idMask((int64_t(1) << idBits) - 1) {
     scratch = k.shared(rowThreads / 32 * 12);
     counter = k.shared(4);
     ranks = k.shared(mostCandidates * 8);
@@ -25,39 +26,55 @@ public:
   void build();
 
 private:
-  /// Sum of what `measure` makes of rank and weight, over a list.
   using Measure = function_ref<V(V rank, V weight)>;
-  using Sum = function_ref<V(Measure)>;
+  using Measures = function_ref<Vs(V rank, V weight)>;
 
   V sumCandidates(V count, Measure measure);
-  V sumLogits(Measure measure);
   std::pair<V, V> ofLogit(V v, V at);
-  V sumRange(V first, V end, int64_t stride, Measure measure);
-  V firstAbove(Sum sum, V byId, V limit, V threshold, bool counts);
-  V keepCandidates(V count, V cut, V least);
+  Vs sumRange(V first, V end, int64_t stride, unsigned n, Measures measures);
+  Vs sumLogits(unsigned n, Measures measures);
+  V firstAbove(V count, V byId, V bit, V start, V threshold, V lightest,
+               bool counts);
+  V firstOfLogits(V limit, V threshold, V lightest, bool counts);
+  V gather(V first, V last, V lightest);
+  V keepCandidates(V count, V cut, V lightest);
   V share(V fraction, V total);
   V topPThreshold(V total);
   V drawThreshold(V total);
-  V drawById(V cut, V least);
+  V drawById(V start, V length, V target, V cut, V lightest);
+  V sliceWeight(Ptr head);
+  V fromSlices();
+  V loadCandidates(V &total);
   V fromCandidates(V count, V total);
   V fromLogits();
 
+  int64_t sliceBytes() const { return layout.sliceWords() * 4; }
+  V wholePlace() { return k.i32(keyBits + idBits - 1); }
   KernelBuilder &k;
   int64_t vocab;
   Partial layout;
+  /// A rank is a key's keyBits, then an id's idBits.
+  int64_t idBits, idMask;
   Ptr scratch, counter, ranks, weights, logits, partial;
   std::optional<Parameters> p;
   V largest, least; ///< least: the whole weight of min-p
 };
 } // namespace
 
+/// Few candidates are summed up by every warp, which costs no barrier.
 V RowSampler::sumCandidates(V count, Measure measure) {
-  V mine = k.loop(k.thread(), count, rowThreads, {k.i64(0)},
-                  [&](V i, ArrayRef<V> acc) {
-                    return Vs{acc[0] + measure(k.loadI64(ranks + i * 8),
-                                               k.loadI64(weights + i * 8))};
-                  })[0];
-  return blockSum64(k, mine, scratch);
+  auto part = [&](V first, int64_t step) {
+    return k.loop(first, count, step, {k.i64(0)}, [&](V i, ArrayRef<V> acc) {
+      return Vs{acc[0] + measure(k.loadI64(ranks + i * 8),
+                                 k.loadI64(weights + i * 8))};
+    })[0];
+  };
+  return k.ifElse(
+      count < 257, {k.i64Type()},
+      [&] { return Vs{warpSum64(k, part(k.lane(), 32))}; },
+      [&] {
+        return Vs{blockSum64(k, part(k.thread(), rowThreads), scratch)};
+      })[0];
 }
 
 /// Rank and weight of the logit `v` of id `at`; -inf has noRank and 0.
@@ -67,54 +84,118 @@ std::pair<V, V> RowSampler::ofLogit(V v, V at) {
   V weight = toWhole(k, weightOf(k, v, largest, p->scale));
   return {k.select(v > k.f32(-infinity), rank, k.i64(noRank)), weight};
 }
-/// This thread's part of the sum over ids first, first + stride, ... below `end`:
-/// 8 loads in flight.
-V RowSampler::sumRange(V first, V end, int64_t stride, Measure measure) {
+/// This thread's parts of `n` sums over ids first, first + stride, ... below `end`:
+/// 8 loads in flight. `measures` is also called for places behind the end, with
+/// noRank, which it must not count.
+Vs RowSampler::sumRange(V first, V end, int64_t stride, unsigned n,
+                        Measures measures) {
   constexpr int64_t atOnce = 8;
   return k.loop(
-      first, end, stride * atOnce, {k.i64(0)}, [&](V base, ArrayRef<V> acc) {
-        Vs ids, loaded;
+      first, end, stride * atOnce, Vs(n, k.i64(0)),
+      [&](V base, ArrayRef<V> acc) {
+        Vs ids, loaded, sums(acc.begin(), acc.end());
         for (int64_t i = 0; i < atOnce; ++i) {
           ids.push_back(base + i * stride);
           V at = k.select(ids[i] < end, ids[i], base);
           loaded.push_back(k.loadF32(logits + at * 4));
         }
-        V sum = acc[0];
         for (auto [id, v] : llvm::zip(ids, loaded)) {
           auto [rank, weight] = ofLogit(v, id);
-          sum = sum + k.select(id < end, measure(rank, weight), k.i64(0));
+          rank = k.select(id < end, rank, k.i64(noRank));
+          for (auto [sum, more] : llvm::zip(sums, measures(rank, weight)))
+            sum = sum + more;
         }
-        return Vs{sum};
-      })[0];
+        return sums;
+      });
 }
-V RowSampler::sumLogits(Measure measure) {
-  V mine = sumRange(k.thread(), k.i32(vocab), rowThreads, measure);
-  return blockSum64(k, mine, scratch);
+Vs RowSampler::sumLogits(unsigned n, Measures measures) {
+  Vs sums = sumRange(k.thread(), k.i32(vocab), rowThreads, n, measures);
+  for (V &sum : sums)
+    sum = blockSum64(k, sum, scratch);
+  return sums;
 }
 
-/// The first place (a rank, or its id with `byId`) up to which the sum is above
-/// `threshold`, of ranks up to `limit` with weights of at least `least`. With
-/// `counts`, a place is the first rank with a key, and each rank counts 1. All ones
-/// if there is none.
-V RowSampler::firstAbove(Sum sum, V byId, V limit, V threshold, bool counts) {
+/// The first place (a rank, or its id with `byId`) among `count` candidates up to
+/// which the sum is above `threshold`, of those with weights of at least `lightest`.
+/// With `counts`, each counts 1, and the place is the last of a key. Bits above
+/// `bit` of the place are known to be those of `start`. All ones if there is none.
+V RowSampler::firstAbove(V count, V byId, V bit, V start, V threshold,
+                         V lightest, bool counts) {
   V mask = k.select(byId, k.i64(idMask), k.i64(-1));
-  V highest = k.select(byId, k.i32(idBits - 1), k.i32(rankBits - 1));
-  int64_t lowest = counts ? idBits : 0;
-  return k.loopWhile(
-      {highest, k.i64(0)},
-      [&](ArrayRef<V> now) { return now[0] >= lowest; },
+  V lowest = k.i32(counts ? idBits : 0);
+  Vs end = k.loopWhile(
+      {bit, start}, [&](ArrayRef<V> now) { return now[0] >= lowest; },
       [&](ArrayRef<V> now) {
         V step = k.shift(k.i64(1), k.to64(now[0]));
         V last = now[1] + step - 1;
-        V total = sum([&](V rank, V weight) {
-          V in = (last >= (rank & mask)) & (limit >= rank);
-          if (!counts)
-            in = in & (weight >= least);
+        V total = sumCandidates(count, [&](V rank, V weight) {
+          V in = (last >= (rank & mask)) & (weight >= lightest);
           return k.select(in, counts ? k.i64(1) : weight, k.i64(0));
         });
-        return Vs{now[0] - 1,
-                  k.select(threshold >= total, now[1] + step, now[1])};
-      })[1];
+        V next = k.select(threshold >= total, now[1] + step, now[1]);
+        if (!counts)
+          return Vs{now[0] - 1, next};
+        // As many as are wanted: no need to know the last one's key.
+        V done = total == threshold + 1;
+        return Vs{k.select(done, k.i32(-1), now[0] - 1),
+                  k.select(done, last, next)};
+      });
+  return counts ? end[1] | idMask : end[1];
+}
+
+/// Makes candidates of the logits with ranks from `first` to `last` and weights of
+/// at least `lightest`, of which there must be few enough; how many they are.
+V RowSampler::gather(V first, V last, V lightest) {
+  k.when(k.thread() == 0, [&] { k.store(counter, k.i32(0)); });
+  k.barrier();
+  sumRange(k.thread(), k.i32(vocab), rowThreads, 1, [&](V rank, V weight) {
+    k.when((rank >= first) & (last >= rank) & (weight >= lightest), [&] {
+      V place = nextPlace(k, counter);
+      k.store(ranks + place * 8, rank);
+      k.store(weights + place * 8, weight);
+    });
+    return Vs{k.i64(0)};
+  });
+  k.barrier();
+  V count = k.loadI32(counter);
+  k.barrier();
+  return count;
+}
+
+/// The same over the logits with ranks up to `limit`: bisection over memory until
+/// what is left fits the candidates' place, which is overwritten.
+V RowSampler::firstOfLogits(V limit, V threshold, V lightest, bool counts) {
+  int64_t lowest = counts ? idBits : 0;
+  // Bit, place, the sum before it, the most that can be left.
+  Vs state = k.loopWhile(
+      {wholePlace(), k.i64(0), k.i64(0), k.i64(vocab)},
+      [&](ArrayRef<V> now) {
+        return (now[0] >= lowest) & (now[3] > mostCandidates);
+      },
+      [&](ArrayRef<V> now) {
+        V step = k.shift(k.i64(1), k.to64(now[0]));
+        V last = k.minimum(now[1] + step - 1, limit);
+        Vs sums = sumLogits(2, [&](V rank, V weight) {
+          V in = (rank >= now[1]) & (last >= rank) & (weight >= lightest);
+          V one = k.select(in, k.i64(1), k.i64(0));
+          return Vs{counts ? one : k.select(in, weight, k.i64(0)), one};
+        });
+        V sum = now[2] + sums[0];
+        V skip = threshold >= sum;
+        return Vs{now[0] - 1, k.select(skip, now[1] + step, now[1]),
+                  k.select(skip, sum, now[2]),
+                  k.select(skip, now[3] - sums[1], sums[1])};
+      });
+  return k.ifElse(
+      state[0] >= lowest, {k.i64Type()},
+      [&] {
+        V range = k.shift(k.i64(2), k.to64(state[0]));
+        V last = k.minimum(state[1] + range - 1, limit);
+        V count = gather(state[1], last, lightest);
+        return Vs{firstAbove(count, k.no(), state[0], state[1],
+                             threshold - state[2], lightest, counts)};
+      },
+      [&] { return Vs{counts ? state[1] | idMask : state[1]}; })[0];
 }
 
 /// Drops candidates behind `cut` or lighter than `least`; how many are left.
@@ -169,23 +250,23 @@ V RowSampler::drawThreshold(V total) {
   return k.select(target < 0, k.i64(0), target);
 }
 
-/// Draws in the order of ids from the logits with ranks up to `cut` and weights of
-/// at least `lightest`: warps sum up ranges of ids, the range of one is next.
-V RowSampler::drawById(V cut, V lightest) {
+/// Draws in the order of ids, of `length` from `start` on, from the logits with
+/// ranks up to `cut` and weights of at least `lightest`: warps sum up ranges of ids,
+/// the range of one is next. A negative `target` is taken from the sum.
+V RowSampler::drawById(V start, V length, V target, V cut, V lightest) {
   int64_t warps = rowThreads / 32;
   return k.loopWhile(
-      {k.i32(0), k.i32(vocab), k.i64(-1)},
-      [&](ArrayRef<V> now) { return now[1] > 0; },
+      {start, length, target}, [&](ArrayRef<V> now) { return now[1] > 0; },
       [&](ArrayRef<V> now) {
         V start = now[0], length = now[1];
         V each = k.ceilDiv(length, warps);
         V low = k.minimum(k.warp() * each, length);
         V high = k.minimum(low + each, length);
-        V mine = sumRange(start + low + k.lane(), start + high, 32,
+        V mine = sumRange(start + low + k.lane(), start + high, 32, 1,
                           [&](V rank, V weight) {
                             V in = (cut >= rank) & (weight >= lightest);
-                            return k.select(in, weight, k.i64(0));
-                          });
+                            return Vs{k.select(in, weight, k.i64(0))};
+                          })[0];
         mine = warpSum64(k, mine);
         k.when(k.lane() == 0, [&] { k.store(scratch + k.warp() * 8, mine); });
         k.barrier();
@@ -196,7 +277,8 @@ V RowSampler::drawById(V cut, V lightest) {
           total = total + sums.back();
         }
         k.barrier();
-        V target = k.select(now[2] < 0, drawThreshold(total), now[2]);
+        V target = k.select(now[2] < 0, drawThreshold(total),
+                            k.minimum(now[2], total - 1));
         // The last warp whose range starts at or before the target and is not
         // empty.
         V before = k.i64(0), chosen = k.i32(0), rest = target;
@@ -212,50 +294,110 @@ V RowSampler::drawById(V cut, V lightest) {
       })[0];
 }
 
+/// The weight of a slice; 0 if its largest logit has none.
+V RowSampler::sliceWeight(Ptr head) {
+  V key = k.loadI32(head + Partial::Key * 4);
+  V weight = weightOf(k, numberOf(k, key), largest, p->scale);
+  V sum = k.loadF32(head + Partial::Sum * 4) * weight;
+  V counts = (key > lowestKey) & (toWhole(k, weight) > 0);
+  return toWhole(k, k.select(counts, sum, k.f32(0)));
+}
+
+/// Draws from the whole row: a slice, then an id in it.
+V RowSampler::fromSlices() {
+  V slices = k.i32(layout.slices);
+  k.loop(k.thread(), slices, rowThreads, [&](V s) {
+    k.store(weights + s * 8, sliceWeight(partial + s * sliceBytes()));
+  });
+  k.barrier();
+  V target =
+      drawThreshold(sumCandidates(slices, [](V, V weight) { return weight; }));
+  Vs found = k.loop(k.i32(0), slices, 1, {k.i64(0), k.i32(0), target},
+                    [&](V s, ArrayRef<V> now) {
+                      V weight = k.loadI64(weights + s * 8);
+                      V in = (target >= now[0]) & (weight > 0);
+                      return Vs{now[0] + weight, k.select(in, s, now[1]),
+                                k.select(in, target - now[0], now[2])};
+                    });
+  V start = found[1] * sliceLogits;
+  V length = k.minimum(k.i32(sliceLogits), k.i32(vocab) - start);
+  return drawById(start, length, found[2], k.i64(noRank - 1), k.i64(0));
+}
+
+/// Candidates from the key on from which all slices have given all they have; how
+/// many they are, and the weight of the whole row.
+V RowSampler::loadCandidates(V &total) {
+  Vs all = k.loop(k.thread(), k.i32(layout.slices), rowThreads,
+                  {k.i64(0), k.i32(lowestKey)}, [&](V s, ArrayRef<V> now) {
+                    Ptr head = partial + s * sliceBytes();
+                    V bound = k.loadI32(head + Partial::Bound * 4);
+                    return Vs{now[0] + sliceWeight(head),
+                              k.maximum(now[1], bound)};
+                  });
+  total = blockSum64(k, all[0], scratch);
+  V bound = combine(k, all[1], k.i32(0), k.no(), scratch).key;
+  k.when(k.thread() == 0, [&] { k.store(counter, k.i32(0)); });
+  k.barrier();
+  k.loop(k.thread(), k.i32(layout.slices * layout.most), rowThreads, [&](V i) {
+    Ptr slice = partial + i / layout.most * sliceBytes();
+    V j = i % layout.most;
+    k.when(j < k.loadI32(slice + Partial::Count * 4), [&] {
+      Vs one = k.loadWords(slice + (j * 8 + Partial::HeadWords * 4), 2);
+      k.when(one[0] >= bound, [&] {
+        V place = nextPlace(k, counter);
+        V rank = (k.to64(one[0] ^ 0x7FFFFFFF) << idBits) | k.to64(one[1]);
+        V weight = weightOf(k, numberOf(k, one[0]), largest, p->scale);
+        k.store(ranks + place * 8, rank);
+        k.store(weights + place * 8, toWhole(k, weight));
+      });
+    });
+  });
+  k.barrier();
+  V count = k.loadI32(counter);
+  k.barrier();
+  return count;
+}
+
 /// The choice among `count` candidates, or -1 if it lies beyond them; `total` is
 /// the weight of the whole row.
 V RowSampler::fromCandidates(V count, V total) {
-  auto sum = [&](V n) {
-    return [this, n](Measure measure) { return sumCandidates(n, measure); };
-  };
-  V everything = k.i64(noRank - 1), none = k.i64(0);
+  V none = k.i64(0);
   V hasK = p->topK > 0, hasP = p->topP < k.f32(1);
   Type i32 = k.i32Type(), i64 = k.i64Type();
+  auto weightOfAll = [&](V n) {
+    return sumCandidates(n, [](V, V weight) { return weight; });
+  };
   // Top-k: all with the logit of the k-th are kept.
   V enough = (!hasK) | (count >= p->topK);
   Vs afterK = k.ifElse(
       hasK & enough, {i32, i64},
       [&] {
-        V place = firstAbove(sum(count), k.no(), everything,
-                             k.to64(p->topK - 1), /*counts=*/true);
-        V left = keepCandidates(
-            count, place | idMask, none);
-        V weight = sumCandidates(left, [&](V, V w) { return w; });
-        return Vs{left, weight};
+        V last = firstAbove(count, k.no(), wholePlace(), none,
+                            k.to64(p->topK - 1), none, /*counts=*/true);
+        V left = keepCandidates(count, last, none);
+        return Vs{left, weightOfAll(left)};
       },
       [&] { return Vs{count, total}; });
   count = afterK[0];
   total = afterK[1];
-  V saved = least;
   Vs afterP = k.ifElse(
       hasP & enough, {i32, k.i1Type()},
       [&] {
-        least = none;
         V threshold = topPThreshold(total);
-        V there = sumCandidates(count, [&](V, V w) { return w; });
-        V cut = firstAbove(sum(count), k.no(), everything, threshold,
-                           /*counts=*/false);
-        least = saved;
-        return Vs{keepCandidates(count, cut, none), there > threshold};
+        V there = weightOfAll(count);
+        V last = firstAbove(count, k.no(), wholePlace(), none, threshold, none,
+                            /*counts=*/false);
+        return Vs{keepCandidates(count, last, none), there > threshold};
       },
       [&] { return Vs{count, enough}; });
   return k.ifElse(
       afterP[1], {i32},
       [&] {
-        V left = keepCandidates(afterP[0], everything, least);
-        V weight = sumCandidates(left, [&](V, V w) { return w; });
-        V place = firstAbove(sum(left), !hasP, everything,
-                             drawThreshold(weight), /*counts=*/false);
+        V left = keepCandidates(afterP[0], k.i64(noRank - 1), least);
+        V bit = k.select(hasP, wholePlace(), k.i32(idBits - 1));
+        V place =
+            firstAbove(left, !hasP, bit, none, drawThreshold(weightOfAll(left)),
+                       none, /*counts=*/false);
         return Vs{k.to32(place & idMask)};
       },
       [&] { return Vs{k.i32(-1)}; })[0];
@@ -263,37 +405,34 @@ V RowSampler::fromCandidates(V count, V total) {
 
 /// The choice by sums over the whole row.
 V RowSampler::fromLogits() {
-  auto sum = [this](Measure measure) { return sumLogits(measure); };
   V everything = k.i64(noRank - 1), none = k.i64(0);
   V hasK = p->topK > 0, hasP = p->topP < k.f32(1);
-  Type i64 = k.i64Type();
-  V saved = least;
   V cut = k.ifElse(
-      hasK, {i64},
+      hasK, {k.i64Type()},
       [&] {
-        V place = firstAbove(sum, k.no(), everything, k.to64(p->topK - 1),
-                             /*counts=*/true);
-        return Vs{place | idMask};
+        return Vs{firstOfLogits(everything, k.to64(p->topK - 1), none,
+                                /*counts=*/true)};
       },
       [&] { return Vs{everything}; })[0];
+  auto weightUpTo = [&](V last, V lightest) {
+    return sumLogits(1, [&](V rank, V weight) {
+      V in = (last >= rank) & (weight >= lightest);
+      return Vs{k.select(in, weight, none)};
+    })[0];
+  };
   return k.ifElse(
       hasP, {k.i32Type()},
       [&] {
-        least = none;
-        V total = sumLogits([&](V rank, V weight) {
-          return k.select(cut >= rank, weight, none);
-        });
-        V last = firstAbove(sum, k.no(), cut, topPThreshold(total),
-                            /*counts=*/false);
-        least = saved;
-        V kept = sumLogits([&](V rank, V weight) {
-          return k.select((last >= rank) & (weight >= least), weight, none);
-        });
-        V place = firstAbove(sum, k.no(), last, drawThreshold(kept),
-                             /*counts=*/false);
+        V threshold = topPThreshold(weightUpTo(cut, none));
+        V last = firstOfLogits(cut, threshold, none, /*counts=*/false);
+        V target = drawThreshold(weightUpTo(last, least));
+        V place = firstOfLogits(last, target, least, /*counts=*/false);
         return Vs{k.to32(place & idMask)};
       },
-      [&] { return Vs{drawById(cut, least)}; })[0];
+      [&] {
+        return Vs{
+            drawById(k.i32(0), k.i32(vocab), k.i64(-1), cut, least)};
+      })[0];
 }
 
 void RowSampler::build() {
@@ -302,14 +441,13 @@ void RowSampler::build() {
   V row = k.block();
   p.emplace(k, k.buffer(1), k.buffer(2), row, vocab);
   logits = k.buffer(0) + k.to64(row) * (vocab * 4);
-  int64_t sliceBytes = layout.sliceWords() * 4;
-  partial = k.buffer(3) + k.to64(row) * (layout.slices * sliceBytes);
+  partial = k.buffer(3) + k.to64(row) * (layout.slices * sliceBytes());
   Ptr id = k.buffer(4) + k.to64(row) * 4;
 
   Vs found = k.loop(
       k.thread(), k.i32(layout.slices), rowThreads,
       {k.i32(lowestKey), k.i32(0), k.no()}, [&](V s, ArrayRef<V> now) {
-        Vs head = k.loadWords(partial + s * sliceBytes, 4);
+        Vs head = k.loadWords(partial + s * sliceBytes(), 4);
         V wins = head[Partial::Key] > now[0];
         return Vs{k.select(wins, head[Partial::Key], now[0]),
                   k.select(wins, head[Partial::Id], now[1]),
@@ -318,64 +456,27 @@ void RowSampler::build() {
   BlockBest best = combine(k, found[0], found[1], found[2], scratch);
   V greedy = chosenId(k, best);
   V draws = (greedy >= 0) & (p->temperature > k.f32(0));
-  V flip = k.select(best.key < 0, k.i32(0x7FFFFFFF), k.i32(0));
-  largest = k.fromBits(best.key ^ flip);
+  largest = numberOf(k, best.key);
   least = toWhole(k, p->minP);
+  Type i32 = k.i32Type();
   V chosen = k.ifElse(
-      draws, {k.i32Type()},
+      draws, {i32},
       [&] {
-        V fast = k.ifElse(
-            p->cuts, {k.i32Type()},
-            [&] {
-              // Weight of the row, and from which key on its slices have given
-              // all they have.
-              Vs all = k.loop(
-                  k.thread(), k.i32(layout.slices), rowThreads,
-                  {k.i64(0), k.i32(lowestKey)}, [&](V s, ArrayRef<V> now) {
-                    Ptr head = partial + s * sliceBytes;
-                    V key = k.loadI32(head + Partial::Key * 4);
-                    V turn = k.select(key < 0, k.i32(0x7FFFFFFF), k.i32(0));
-                    V top = k.fromBits(key ^ turn);
-                    V weight = k.loadF32(head + Partial::Sum * 4) *
-                               weightOf(k, top, largest, p->scale);
-                    weight = k.select(key == lowestKey, k.f32(0), weight);
-                    V bound = k.loadI32(head + Partial::Bound * 4);
-                    return Vs{now[0] + toWhole(k, weight),
-                              k.maximum(now[1], bound)};
-                  });
-              V total = blockSum64(k, all[0], scratch);
-              V bound = combine(k, all[1], k.i32(0), k.no(), scratch).key;
-              k.loop(k.thread(), k.i32(layout.slices * layout.most),
-                     rowThreads, [&](V i) {
-                       Ptr slice = partial + i / layout.most * sliceBytes;
-                       V j = i % layout.most;
-                       V there = j < k.loadI32(slice + Partial::Count * 4);
-                       j = k.select(there, j, k.i32(0));
-                       Vs one = k.loadWords(
-                           slice + (j * 8 + Partial::HeadWords * 4), 2);
-                       V key = one[0];
-                       there = there & (key >= bound);
-                       V rank = (k.to64(key ^ 0x7FFFFFFF) << idBits) |
-                                k.to64(one[1]);
-                       V back = k.select(key < 0, k.i32(0x7FFFFFFF), k.i32(0));
-                       V weight = toWhole(
-                           k, weightOf(k, k.fromBits(key ^ back), largest,
-                                       p->scale));
-                       k.store(ranks + i * 8,
-                               k.select(there, rank, k.i64(noRank)));
-                       k.store(weights + i * 8,
-                               k.select(there, weight, k.i64(0)));
-                     });
-              k.barrier();
-              V count =
-                  keepCandidates(k.i32(layout.slices * layout.most),
-                                 k.i64(noRank - 1), k.i64(0));
-              return Vs{fromCandidates(count, total)};
-            },
-            [&] { return Vs{k.i32(-1)}; })[0];
         return k.ifElse(
-            fast < 0, {k.i32Type()}, [&] { return Vs{fromLogits()}; },
-            [&] { return Vs{fast}; });
+            (!p->cuts) & (least == 0), {i32}, [&] { return Vs{fromSlices()}; },
+            [&] {
+              V fast = k.ifElse(
+                  p->cuts, {i32},
+                  [&] {
+                    V total;
+                    V count = loadCandidates(total);
+                    return Vs{fromCandidates(count, total)};
+                  },
+                  [&] { return Vs{k.i32(-1)}; })[0];
+              return k.ifElse(
+                  fast < 0, {i32}, [&] { return Vs{fromLogits()}; },
+                  [&] { return Vs{fast}; });
+            });
       },
       [&] { return Vs{greedy}; })[0];
   k.when(k.thread() == 0, [&] { k.store(id, chosen); });
