@@ -46,6 +46,7 @@ struct ExpertProduct {
     s.warpsM = 8 / s.warpsK;
     s.rowTiles = (spans <= 2 ? 4 : 2) / matrices;
     s.tokenTiles = pairsPerExpert() > 4 ? 2 : 1;
+    s.firstTokens = pairsPerExpert() > 4 ? 8 : 2;
     return s;
   }
   /// Tiles of 8 pairs.
