@@ -148,7 +148,7 @@ void ManyTokens::run(ArrayRef<Ptr> bases, V firstRow, V endRow, V tokens,
     auto loadNext = [&](int64_t unit, bool scales) {
       for (auto [tile, words] : llvm::zip(tiles, weights)) {
         llvm::append_range(words, tile.loadUnit(next, unit));
-        if (scales)
+        if (scales) // bf16 has none
           llvm::append_range(words, tile.loadScales(next));
       }
     };
@@ -164,12 +164,13 @@ void ManyTokens::run(ArrayRef<Ptr> bases, V firstRow, V endRow, V tokens,
         Vs a[2];
         for (int64_t i = 0; i < 2; ++i)
           a[i] = open[i].fragment(j * chunkSteps + s);
-        // A unit's registers take the next span's when it is (nearly) done with.
-        if (format == Format::BF16 ? s == 2 : j == 1 && s == 0)
+        // The next span's words, when most of this one's are done with. Not so bf16's:
+        // they are fragments as they are, and would be moved about.
+        if (s == 0 && lastChunk)
           loadNext(0, format != Format::FP8Block);
-        if (format == Format::BF16 && s == 2)
+        if (s == 0 && format == Format::BF16)
           loadNext(1, false);
-        if (format == Format::FP8Block && j == 1 && s == 3)
+        if (s == 3 && lastChunk && format == Format::FP8Block)
           loadNext(1, true);
         for (int64_t n = 0; n < tokenTiles; n += 2) {
           Vs b = k.ldmatrix(fragments + from + (n * 8 * tokenStride + s * 32));
