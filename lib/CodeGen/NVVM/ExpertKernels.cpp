@@ -8,9 +8,9 @@
 // two blocks an SM, each lane with 4 (bf16: 8) 16-byte loads of the next span
 // under way: 36 KB an SM (bf16 64).
 //
-// More tokens (ManyTokens): a block has 256 rows (gate and up: 128 of each) and up
-// to 128 pairs (fp8_block 64) of one expert; the list of tiles follows from
-// `offsets`, which every warp adds up for itself. Blocks of an expert with the
+// More tokens (ManyTokens): a block has 256 rows (gate and up: 128 of each; half of
+// that where columns are few) and up to 128 pairs (fp8_block 64) of one expert; the
+// list of tiles follows from `offsets`, which every block adds up for itself. Blocks of an expert with the
 // same rows are neighbours: its weights come from memory once, then from L2. A
 // block reads 256 rows of weights and 128 of x for 256 * 128 * 2 flops a column:
 // 64 flops a byte of L2 for bf16, 90 for nvfp4, which with tensor cores bounds it.
@@ -46,14 +46,18 @@ struct ExpertProduct {
     s.warpsM = 8 / s.warpsK;
     s.rowTiles = (spans <= 2 ? 4 : 2) / matrices;
     s.tokenTiles = pairsPerExpert() > 4 ? 2 : 1;
+    s.firstTokens = pairsPerExpert() > 4 ? 8 : 2;
     return s;
   }
   /// Tiles of 8 pairs.
   int64_t manyTiles() const {
     return matrix.format == Format::FP8Block || pairsPerExpert() <= 64 ? 8 : 16;
   }
-  static constexpr int64_t threads = 256;
-  int64_t blockRows() const { return few() ? split().rows() : 256 / matrices; }
+  /// Two small blocks an SM where beginning and end of a block weigh much.
+  int64_t threads() const { return few() || matrix.columns > 1024 ? 256 : 128; }
+  int64_t blockRows() const {
+    return few() ? split().rows() : threads() / matrices;
+  }
   int64_t blockTokens() const {
     return few() ? split().tokens() : manyTiles() * 8;
   }
@@ -137,40 +141,68 @@ static void emitFew(KernelBuilder &k, const ExpertProduct &p, const Work &work,
 }
 
 /// Finds the (expert, tile of pairs, chunk of rows) of this block and calls `body`
-/// with it, if there is one.
+/// with it, if there is one. A thread has a slot (or several) and adds up the blocks
+/// of those before it: one latency of L2, and two barriers.
 static void forTile(KernelBuilder &k, const ExpertProduct &p,
                     function_ref<void(const Work &)> body) {
-  int64_t tile = p.manyTiles() * 8;
+  const int64_t tile = p.manyTiles() * 8;
+  const int64_t most =
+      std::min(p.spec.maxTokens * p.spec.topk, p.spec.experts);
+  const int64_t rounds = llvm::divideCeil(most, p.threads());
+  Ptr sums = k.shared(rounds * k.warps() * 4), found = k.shared(5 * 4);
+  V slots = k.minimum(k.scalar32(0) * p.spec.topk, k.i32(p.spec.experts));
+  struct Slot {
+    V expert, low, high, end, blocks, tiles;
+  };
+  // What lies behind count is read, but not used.
+  SmallVector<Slot> mine;
   V count = k.loadI32(k.buffer(p.count), Cached::L2);
-  Ptr offsets = k.buffer(p.offsets);
-  V none = k.i32(-1), zero = k.i32(0);
-  // Slot, and the first block and number of tiles of its expert; blocks so far.
-  Vs found = k.loop(
-      zero, count, 32, {none, zero, zero, zero}, [&](V s0, ArrayRef<V> in) {
-        V s = s0 + k.lane();
-        V at = k.minimum(s, count - 1);
-        V pairs = k.loadI32(offsets + (at + 1) * 4, Cached::L2) -
-                  k.loadI32(offsets + at * 4, Cached::L2);
-        V tiles = k.select(s < count, k.ceilDiv(pairs, tile), zero);
-        V blocks = tiles * p.chunks(), sum = blocks;
-        for (int64_t by = 1; by < 32; by *= 2)
-          sum = k.select(k.lane() >= by, sum + k.shuffleUp(sum, by), sum);
-        V end = in[3] + sum, first = end - blocks;
-        V mine = k.ballot((k.block() >= first) & (k.block() < end));
-        V from = k.trailingZeros(mine) & 31;
-        V hit = !(mine == 0);
-        return Vs{k.select(hit, s0 + from, in[0]),
-                  k.select(hit, k.shuffle(first, from), in[1]),
-                  k.select(hit, k.shuffle(tiles, from), in[2]),
-                  k.shuffle(end, k.i32(31))};
-      });
-  k.when(found[0] >= 0, [&] {
-    V slot = found[0], at = k.block() - found[1], tiles = found[2];
-    V low = k.loadI32(offsets + slot * 4, Cached::L2) + at % tiles * tile;
-    V high = k.minimum(low + tile,
-                       k.loadI32(offsets + (slot + 1) * 4, Cached::L2));
-    body({k.loadI32(k.buffer(p.active) + slot * 4, Cached::L2), low, high,
-          at / tiles * p.blockRows()});
+  for (int64_t r = 0; r < rounds; ++r) {
+    V s = k.minimum(k.thread() + r * p.threads(), slots - 1);
+    Slot slot;
+    slot.expert = k.loadI32(k.buffer(p.active) + s * 4, Cached::L2);
+    slot.low = k.loadI32(k.buffer(p.offsets) + s * 4, Cached::L2);
+    slot.high = k.loadI32(k.buffer(p.offsets) + s * 4 + 4, Cached::L2);
+    mine.push_back(slot);
+  }
+  k.when(k.thread() == 0, [&] { k.store(found + 4, k.i32(0)); });
+  for (auto [r, slot] : llvm::enumerate(mine)) {
+    V there = k.thread() + int64_t(r) * p.threads() < count;
+    slot.tiles =
+        k.select(there, k.ceilDiv(slot.high - slot.low, tile), k.i32(0));
+    slot.blocks = slot.tiles * p.chunks();
+    slot.end = slot.blocks;
+    for (int64_t by = 1; by < 32; by *= 2)
+      slot.end = k.select(k.lane() >= by,
+                          slot.end + k.shuffleUp(slot.end, by), slot.end);
+    k.when(k.lane() == 31, [&, end = slot.end, r = r] {
+      k.store(sums + (k.warp() + int64_t(r) * k.warps()) * 4, end);
+    });
+  }
+  k.barrier();
+  V before = k.i32(0);
+  for (auto [r, slot] : llvm::enumerate(mine)) {
+    for (int64_t w = 0; w < k.warps(); ++w) {
+      V sum = k.loadI32(sums + (int64_t(r) * k.warps() + w) * 4);
+      slot.end = slot.end + k.select(k.warp() > w, sum, k.i32(0));
+      if (w == 0)
+        slot.end = slot.end + before;
+      before = before + sum;
+    }
+    V at = k.block() - (slot.end - slot.blocks);
+    k.when((at >= 0) & (k.block() < slot.end), [&, slot = slot] {
+      V low = slot.low + at % slot.tiles * tile;
+      k.store(found, slot.expert);
+      k.store(found + 4, k.i32(1));
+      k.store(found + 8, low);
+      k.store(found + 12, k.minimum(low + tile, slot.high));
+      k.store(found + 16, at / slot.tiles * p.blockRows());
+    });
+  }
+  k.barrier();
+  k.when(k.loadI32(found + 4) == 1, [&] {
+    body({k.loadI32(found), k.loadI32(found + 8), k.loadI32(found + 12),
+          k.loadI32(found + 16)});
   });
 }
 
@@ -234,7 +266,7 @@ Kernel expertsGateUp(KernelSite site, const ExpertSpec &spec) {
   SmallVector<StringRef> access(8, "read");
   access.back() = "write";
   KernelBuilder k(site.kernels, site.loc, kernel.name, access, 1,
-                  {p.threads, p.few() ? 2 : 1});
+                  {p.threads(), p.few() ? 2 : 1});
   emitExperts(
       k, p,
       [&](V pair) {
@@ -259,7 +291,7 @@ Kernel expertsDown(KernelSite site, const ExpertSpec &spec) {
   SmallVector<StringRef> access(7, "read");
   access.back() = "write";
   KernelBuilder k(site.kernels, site.loc, kernel.name, access, 1,
-                  {p.threads, p.few() ? 2 : 1});
+                  {p.threads(), p.few() ? 2 : 1});
   emitExperts(
       k, p,
       [](V pair) { return pair; }, k.shared(p.blockTokens() * 4),

@@ -53,61 +53,83 @@ void FewTokens::begin(ArrayRef<Ptr> bases, V first_, V end_) {
   first = loadWeights(k.minimum(low, k.i32(spans - 1)));
 }
 
-/// Brings a span of the tokens to the warp's shared memory, as fragments: position
-/// 16 t + 4 s of a chunk is what thread t of a quad needs in step s. `rows` has the
-/// row of x of token i in lane i. Calls `meanwhile` once, with loads under way.
-void FewTokens::stage(V span, V tokens, const TokenRows &x, V rows, Ptr buffer,
-                      function_ref<void()> meanwhile) const {
-  Format format = shape.matrix.format;
-  int64_t columns = shape.matrix.columns, lanes = spanColumns(format) / 4;
-  V part = k.lane() % lanes, chunk = part >> 4, t = (part >> 2) & 3, s = part & 3;
-  V column = span * spanColumns(format);
-  switch (format) { // columnAt() with chunk and step that differ between lanes
-  case Format::NVFP4:
-    column = column + part * 4;
-    break;
-  case Format::Int4G32:
-    column = column + t * 32 + chunk * 16 + s * 4;
-    break;
-  default:
-    column = column + chunk * chunkColumns + t * 4 + s * 16;
+namespace {
+/// Brings spans of tokens to a warp's shared memory, as fragments: position 16 t +
+/// 4 s of a chunk is what thread t of a quad needs in step s.
+class WarpStaging {
+public:
+  /// `rows` has the row of x of token i in lane i.
+  WarpStaging(KernelBuilder &k, const ProductShape &product, const TokenRows &x,
+              V rows, Ptr buffer)
+      : k(k), product(product), x(x), rows(rows) {
+    int64_t lanes = spanColumns(product.matrix.format) / 4;
+    part = k.lane() % lanes;
+    lane = k.lane() / lanes; // of the tokens that are loaded at once
+    atOnce = 32 / lanes;
+    to = buffer + lane * tokenBytes(product.matrix.format) + part * 8;
   }
-  bool whole = columns % spanColumns(format) == 0;
-  V lane = k.lane() / lanes; // of the tokens that are loaded at once
-  int64_t atOnce = 32 / lanes;
-  Ptr to = buffer + lane * tokenBytes(format) + part * 8;
-  auto load = [&](int64_t first, int64_t last) {
+  /// The values of tokens first to last - 1.
+  Vs load(V span, int64_t first, int64_t last) const {
+    Format format = product.matrix.format;
+    V chunk = part >> 4, t = (part >> 2) & 3, s = part & 3;
+    V column = span * spanColumns(format);
+    switch (format) { // columnAt() with chunk and step that differ between lanes
+    case Format::NVFP4:
+      column = column + part * 4;
+      break;
+    case Format::Int4G32:
+      column = column + t * 32 + chunk * 16 + s * 4;
+      break;
+    default:
+      column = column + chunk * chunkColumns + t * 4 + s * 16;
+    }
+    int64_t columns = product.matrix.columns;
     Vs values;
     for (int64_t i = first; i < last; i += atOnce) {
       V row = k.shuffle(rows, lane + i);
       llvm::append_range(values,
                          loadTokens(k, x.base + k.to64(row) * x.stride, column,
-                                    columns, whole, shape.xAligned));
+                                    columns, columns % spanColumns(format) == 0,
+                                    product.xAligned));
     }
     return values;
-  };
-  auto store = [&](int64_t first, ArrayRef<V> values) {
+  }
+  void store(int64_t first, ArrayRef<V> values) const {
+    Format format = product.matrix.format;
     for (int64_t i = 0; 4 * i < int64_t(values.size()); ++i) {
       auto [b0, b1] = packTokens(k, format, values.slice(4 * i, 4));
       k.storeWords(to + (first + i * atOnce) * tokenBytes(format), {b0, b1});
     }
-  };
-  // Few tokens are the rule: conversions for 2, then for 8, then 8 more. What no
-  // token has is left as it is: columns of B do not mix.
-  Vs values = load(0, 2);
-  meanwhile();
-  k.syncWarp();
-  store(0, values);
-  for (int64_t first = 2; first < split.tokens();) {
-    int64_t last = first == 2 ? 8 : first + 8;
-    k.when(tokens > first, [&] { store(first, load(first, last)); });
-    first = last;
   }
-  k.syncWarp();
-}
+  /// Stores the values of the first `loaded` of `tokens`, then loads and stores
+  /// the others of `most`, eight at a time. What no token has is left as it is:
+  /// columns of B do not mix.
+  void finish(V span, V tokens, int64_t most, int64_t loaded,
+              ArrayRef<V> values) const {
+    k.syncWarp();
+    store(0, values);
+    for (int64_t first = loaded; first < most;) {
+      int64_t last = first / 8 * 8 + 8;
+      k.when(tokens > first, [&] { store(first, load(span, first, last)); });
+      first = last;
+    }
+    k.syncWarp();
+  }
 
-/// Adds the products of a span, staged in `buffer`.
-void FewTokens::accumulate(Vs &acc, ArrayRef<V> words, Ptr buffer) const {
+private:
+  KernelBuilder &k;
+  const ProductShape &product;
+  const TokenRows &x;
+  V rows, part, lane;
+  int64_t atOnce;
+  Ptr to;
+};
+} // namespace
+
+/// Adds the products of a span, staged in `buffer`. Calls `halfway` when half of
+/// the words are done with.
+void FewTokens::accumulate(Vs &acc, ArrayRef<V> words, Ptr buffer,
+                           function_ref<void()> halfway) const {
   Format format = shape.matrix.format;
   unsigned perTile = PackedTile::words(format);
   V g = k.lane() >> 2, t = k.lane() & 3;
@@ -119,7 +141,10 @@ void FewTokens::accumulate(Vs &acc, ArrayRef<V> words, Ptr buffer) const {
   bool scaled = format == Format::FP8Block;
   if (scaled)
     sums.assign(acc.size(), k.f32(0));
-  for (int64_t two = 0; two < spanChunks(format) * chunkSteps / 2; ++two) {
+  int64_t twos = spanChunks(format) * chunkSteps / 2;
+  for (int64_t two = 0; two < twos; ++two) {
+    if (two == twos / 2)
+      halfway();
     SmallVector<Vs> b;
     for (int64_t n = 0; n < split.tokenTiles; ++n)
       b.push_back(k.loadWords(fragments + (n * 8 * tokenBytes(format) +
@@ -147,33 +172,60 @@ void FewTokens::run(V tokens, TokenRows x, EmitProduct emit) {
   Ptr buffer = scratch + k.warp() * warpBytes;
   Vs acc(tiles.size() * split.tokenTiles * 4, k.f32(0));
   size_t sums = acc.size();
+  WarpStaging staging(k, shape, x, rows, buffer);
+  const int64_t ahead = split.firstTokens;
+  auto finish = [&](V span, ArrayRef<V> values) {
+    staging.finish(span, tokens, split.tokens(), ahead, values);
+  };
   if (perWarp <= 2 && spans == split.warpsK * perWarp) {
-    Vs second;
-    stage(low, tokens, x, rows, buffer, [&] {
-      if (perWarp == 2)
-        second = loadWeights(low + 1);
-    });
-    accumulate(acc, first, buffer);
+    Vs values = staging.load(low, 0, ahead), second;
+    if (perWarp == 2)
+      second = loadWeights(low + 1);
+    finish(low, values);
+    accumulate(acc, first, buffer, [] {});
     if (perWarp == 2) {
-      stage(low + 1, tokens, x, rows, buffer, [] {});
-      accumulate(acc, second, buffer);
+      finish(low + 1, staging.load(low + 1, 0, ahead));
+      accumulate(acc, second, buffer, [] {});
     }
   } else {
-    // Where registers allow it, weights go first.
-    bool early = split.tokenTiles == 1 && first.size() <= 24;
+    // Spans of two units are loaded unit by unit, into the registers of the one that
+    // is done with. Others, and the next span's first tokens, are loaded ahead where
+    // registers allow it.
+    bool units = PackedTile::units(shape.matrix.format) == 2;
+    bool early = split.tokenTiles == 1 && !units;
+    bool xEarly = ahead <= 2;
     Vs state = acc;
     llvm::append_range(state, first);
+    if (xEarly)
+      llvm::append_range(state, staging.load(k.minimum(low, k.i32(spans - 1)), 0,
+                                             ahead));
     Vs end = k.loop(low, high, 1, state, [&](V span, ArrayRef<V> in) {
-      Vs weights, out(in.begin(), in.begin() + sums);
-      auto load = [&] { weights = loadWeights(k.minimum(span + 1, high - 1)); };
-      stage(span, tokens, x, rows, buffer, [&] {
-        if (early)
-          load();
+      V next = k.minimum(span + 1, high - 1);
+      Vs weights, later, out(in.begin(), in.begin() + sums);
+      Vs values(in.begin() + sums + first.size(), in.end());
+      if (xEarly)
+        later = staging.load(next, 0, ahead);
+      else
+        values = staging.load(span, 0, ahead);
+      if (early)
+        weights = loadWeights(next);
+      finish(span, values);
+      if (!early && !units)
+        weights = loadWeights(next);
+      SmallVector<Vs> unit0;
+      accumulate(out, in.slice(sums, first.size()), buffer, [&] {
+        if (units)
+          for (const PackedTile &tile : tiles)
+            unit0.push_back(tile.loadUnit(next, 0));
       });
-      if (!early)
-        load();
-      accumulate(out, in.drop_front(sums), buffer);
+      if (units)
+        for (auto [tile, words] : llvm::zip(tiles, unit0)) {
+          llvm::append_range(weights, words);
+          llvm::append_range(weights, tile.loadUnit(next, 1));
+          llvm::append_range(weights, tile.loadScales(next));
+        }
       llvm::append_range(out, weights);
+      llvm::append_range(out, later);
       return out;
     });
     llvm::copy(ArrayRef<V>(end).take_front(sums), acc.begin());

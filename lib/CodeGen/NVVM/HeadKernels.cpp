@@ -45,6 +45,7 @@ struct HeadProduct {
     s.warpsM = std::max<int64_t>(1, 4 / s.warpsK);
     s.warpsM = std::min<int64_t>(s.warpsM, llvm::divideCeil(rows, 16));
     s.tokenTiles = maxTokens <= 8 ? 1 : maxTokens <= 16 ? 2 : 4;
+    s.firstTokens = maxTokens <= 2 ? 2 : s.tokens();
     return s;
   }
   static constexpr int64_t manyTiles = 8;
@@ -54,6 +55,13 @@ struct HeadProduct {
   int64_t threads() const { return few() ? split().threads() : manyThreads(); }
   int64_t blockRows() const { return few() ? split().rows() : manyThreads(); }
   int64_t blockTokens() const { return few() ? split().tokens() : manyTiles * 8; }
+  /// What a kernel's name says of maxTokens.
+  std::string variant() const {
+    if (maxTokens <= 2)
+      return "2";
+    return std::to_string(blockTokens()) +
+           (maxTokens > blockTokens() ? "_tiled" : "");
+  }
   int64_t chunks() const { return llvm::divideCeil(rows, blockRows()); }
   std::string grid() const {
     std::string grid = std::to_string(shape.heads * chunks());
@@ -111,9 +119,7 @@ Kernel absorbQuery(KernelSite site, HeadShape s, bool interleaved,
                 /*x=*/0,   /*weight=*/1,     /*y=*/3,         maxTokens};
   std::string name = kernelName("absorb_query", s.heads, s.nope, s.rope,
                                 s.latent, interleaved ? "interleaved" : "halves",
-                                p.blockTokens());
-  if (maxTokens > p.blockTokens())
-    name += "_tiled";
+                                p.variant());
   Kernel kernel{name, p.grid()};
   if (exists(site, name))
     return kernel;
@@ -147,9 +153,7 @@ Kernel expandValue(KernelSite site, HeadShape s, int64_t maxTokens) {
   HeadProduct p{s,       s.v,          s.latent, s.latent, s.v,
                 /*x=*/0, /*weight=*/1, /*y=*/2,  maxTokens};
   std::string name = kernelName("expand_value", s.heads, s.v, s.latent,
-                                p.blockTokens());
-  if (maxTokens > p.blockTokens())
-    name += "_tiled";
+                                p.variant());
   Kernel kernel{name, p.grid()};
   if (exists(site, name))
     return kernel;

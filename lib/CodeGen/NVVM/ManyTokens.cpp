@@ -13,8 +13,6 @@ namespace mla::nvvm {
 constexpr int64_t tokenStride = 144;
 /// Lanes that load a token's chunk, 4 columns each.
 constexpr int64_t lanesPerToken = chunkColumns / 4;
-/// A chunk is staged in so many parts, to hold few values in registers.
-constexpr int64_t stagingParts = 4;
 
 int64_t ManyTokens::sharedBytes(int64_t tokenTiles) {
   return 2 * tokenTiles * 8 * tokenStride + tokenTiles * 8 * 4;
@@ -25,8 +23,9 @@ ManyTokens::ManyTokens(KernelBuilder &k, ProductShape shape, int64_t tokenTiles,
     : k(k), shape(shape), tokenTiles(tokenTiles), scratch(scratch) {}
 
 namespace {
-/// Brings chunks of x to shared memory: position 16 t + 4 s of a chunk is what
-/// thread t of a quad needs in step s.
+/// Brings chunks of x to shared memory. A token's row has 32 bytes for each step:
+/// the first registers of threads t = 0 to 3 of a quad, then their second ones,
+/// which are rows of 16 bytes for ldmatrix.
 class Staging {
 public:
   Staging(KernelBuilder &k, const ProductShape &product, Ptr scratch, V tokens,
@@ -46,11 +45,11 @@ public:
     row = rows + token * 4;
     t = part >> 2;
     s = part & 3;
-    to = scratch + token * tokenStride + part * 8;
+    to = scratch + token * tokenStride + (s * 32 + t * 4);
     inside = token + (count - 1) * tokensAtOnce < tokenTiles * 8;
   }
-  /// Part `part` of the loads of a chunk.
-  Vs load(V span, int64_t chunk, int64_t part) const {
+  /// This thread's part of a chunk.
+  Vs load(V span, int64_t chunk) const {
     Format format = shape.format;
     V column = span * spanColumns(format);
     switch (format) { // columnAt() with a step that differs between lanes
@@ -64,7 +63,7 @@ public:
       column = column + t * 4 + s * 16 + chunkColumns * chunk;
     }
     Vs out;
-    for (int64_t i = begin(part); i < begin(part + 1); ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       Ptr at = row + i * tokensAtOnce * 4;
       if (i + 1 == count && !even) // the last row may not be there
         at = k.select(inside, at, row);
@@ -76,12 +75,13 @@ public:
     return out;
   }
   /// Puts what load() gave into the buffer at byte `buffer`.
-  void store(V buffer, int64_t part, ArrayRef<V> values) const {
-    for (int64_t i = begin(part); i < begin(part + 1); ++i) {
-      auto [b0, b1] =
-          packTokens(k, shape.format, values.slice((i - begin(part)) * 4, 4));
+  void store(V buffer, ArrayRef<V> values) const {
+    for (int64_t i = 0; i < count; ++i) {
+      auto [b0, b1] = packTokens(k, shape.format, values.slice(i * 4, 4));
       auto put = [&, b0 = b0, b1 = b1] {
-        k.storeWords(to + buffer + i * tokensAtOnce * tokenStride, {b0, b1});
+        Ptr at = to + buffer + i * tokensAtOnce * tokenStride;
+        k.store(at, b0);
+        k.store(at + 16, b1);
       };
       if (i + 1 == count && !even)
         k.when(inside, put);
@@ -92,7 +92,6 @@ public:
   const int64_t bufferBytes;
 
 private:
-  int64_t begin(int64_t part) const { return count * part / stagingParts; }
   KernelBuilder &k;
   MatrixShape shape;
   bool aligned, even;
@@ -123,77 +122,75 @@ void ManyTokens::run(ArrayRef<Ptr> bases, V firstRow, V endRow, V tokens,
         row = k.select(row < endRow, row, firstRow);
       tiles.emplace_back(k, shape.matrix, base, row, shape.aligned);
     }
-  auto loadWeights = [&](V span) {
-    Vs words;
-    for (const PackedTile &tile : tiles)
-      llvm::append_range(words, tile.load(span));
-    return words;
-  };
-
   Staging staging(k, shape, scratch, tokens, tokenTiles, x);
-  Ptr fragments = scratch + g * tokenStride + t * 32;
+  // Lanes 0-7 and 8-15 give the rows of eight tokens, 16-31 of the next eight.
+  Ptr fragments = scratch +
+                  ((k.lane() & 7) + (k.lane() >> 4) * 8) * tokenStride +
+                  ((k.lane() >> 3) & 1) * 16;
   V zero = k.i32(0);
-  for (int64_t part = 0; part < stagingParts; ++part)
-    staging.store(zero, part, staging.load(zero, 0, part));
+  staging.store(zero, staging.load(zero, 0));
   const size_t sums = 2 * tokenTiles * 4;
   Vs state(sums, k.f32(0));
-  llvm::append_range(state, loadWeights(zero));
+  for (const PackedTile &tile : tiles)
+    llvm::append_range(state, tile.load(zero));
   k.barrier();
 
   Vs end = k.loop(zero, k.i32(spans), 1, state, [&](V span, ArrayRef<V> in) {
     V next = k.minimum(span + 1, k.i32(spans - 1));
-    Vs acc(in.begin(), in.begin() + sums), weights;
+    Vs acc(in.begin(), in.begin() + sums);
     SmallVector<PackedTile::Span> open;
     for (auto [i, tile] : llvm::enumerate(tiles))
       open.push_back(tile.open(in.slice(sums + i * perTile, perTile)));
     Vs part = acc;
     if (scaled)
       part.assign(sums, k.f32(0));
+    SmallVector<Vs> weights(tiles.size());
+    auto loadNext = [&](int64_t unit, bool scales) {
+      for (auto [tile, words] : llvm::zip(tiles, weights)) {
+        llvm::append_range(words, tile.loadUnit(next, unit));
+        if (scales) // bf16 has none
+          llvm::append_range(words, tile.loadScales(next));
+      }
+    };
     for (int64_t j = 0; j < chunks; ++j) {
-      if (j + 1 == chunks)
-        weights = loadWeights(next);
       // Spans of two chunks have a buffer for each, others take turns.
       V from = chunks == 2 ? k.i32(j * staging.bufferBytes)
                            : (span & 1) * staging.bufferBytes;
       V to = k.i32(staging.bufferBytes) - from;
       bool lastChunk = j + 1 == chunks;
-      for (int64_t half = 0; half < 2; ++half) {
-        Vs values;
-        // Half of the instructions of two steps stand between a part's loads and
-        // its way to shared memory.
-        auto stage = [&](int64_t n) {
-          int64_t done = n * 2 / tokenTiles;
-          if (n > 0)
-            staging.store(to, half * 2 + done - 1, values);
-          if (n < tokenTiles)
-            values = staging.load(lastChunk ? next : span,
-                                  lastChunk ? 0 : j + 1, half * 2 + done);
-        };
-        Vs a[2][2];
-        for (int64_t s = 0; s < 2; ++s)
-          for (int64_t i = 0; i < 2; ++i)
-            a[s][i] = open[i].fragment(j * chunkSteps + half * 2 + s);
-        for (int64_t n = 0; n < tokenTiles; ++n) {
-          if (n * 2 % tokenTiles == 0)
-            stage(n);
-          Vs b = k.loadWords(
-              fragments + from + (n * 8 * tokenStride + half * 16), 4);
-          for (int64_t s = 0; s < 2; ++s)
+      // The next chunk's loads have all of this one to arrive.
+      Vs x = staging.load(lastChunk ? next : span, lastChunk ? 0 : j + 1);
+      for (int64_t s = 0; s < chunkSteps; ++s) {
+        Vs a[2];
+        for (int64_t i = 0; i < 2; ++i)
+          a[i] = open[i].fragment(j * chunkSteps + s);
+        // The next span's words, when most of this one's are done with. Not so bf16's:
+        // they are fragments as they are, and would be moved about.
+        if (s == 0 && lastChunk)
+          loadNext(0, format != Format::FP8Block);
+        if (s == 0 && format == Format::BF16)
+          loadNext(1, false);
+        if (s == 3 && lastChunk && format == Format::FP8Block)
+          loadNext(1, true);
+        for (int64_t n = 0; n < tokenTiles; n += 2) {
+          Vs b = k.ldmatrix(fragments + from + (n * 8 * tokenStride + s * 32));
+          for (int64_t c = 0; c < 2; ++c)
             for (int64_t i = 0; i < 2; ++i) {
-              size_t at = (i * tokenTiles + n) * 4;
-              llvm::copy(multiply(k, format, a[s][i],
-                                  ArrayRef<V>(b).slice(2 * s, 2),
+              size_t at = (i * tokenTiles + n + c) * 4;
+              llvm::copy(multiply(k, format, a[i],
+                                  ArrayRef<V>(b).slice(2 * c, 2),
                                   ArrayRef<V>(part).slice(at, 4)),
                          part.begin() + at);
             }
         }
-        stage(tokenTiles);
       }
+      staging.store(to, x);
       k.barrier();
     }
     for (auto [i, v] : llvm::enumerate(acc))
       v = scaled ? k.fma(part[i], open[i / (4 * tokenTiles)].scale, v) : part[i];
-    llvm::append_range(acc, weights);
+    for (const Vs &words : weights)
+      llvm::append_range(acc, words);
     return acc;
   });
 

@@ -51,8 +51,8 @@ static Peers peersOf(KernelBuilder &k, V key) {
 /// One block. Warps have equal shares of the pairs, in order, and a count for each
 /// expert each: counts, then places (a sum over experts, then over warps), then the
 /// pairs go to their places. Shared memory: warps * experts words, 64 KB at most.
-/// Pairs of a warp are done 32 at a time, so 4096 tokens x 8 are 32 steps twice,
-/// each a load from L2 and a match. What bounds it is latency: three passes.
+/// 4096 tokens x 8 are 8 steps of 128 pairs a warp, twice, each loads from L2 and
+/// then, the second time, four matches. What bounds it is latency: three passes.
 Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
                 int64_t maxTokens) {
   int64_t maxPairs = maxTokens * topk;
@@ -62,7 +62,8 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
     warps *= 2;
   int64_t threads = std::max<int64_t>(
       warps * 32, std::min<int64_t>(1024, llvm::alignTo(experts, 32)));
-  std::string name = kernelName("moe_group", experts, topk, warps);
+  std::string name = kernelName("moe_group", experts, topk, warps,
+                                maxPairs >= 4096 ? "many" : "few");
   Kernel kernel{name, "1"};
   if (exists(site, name))
     return kernel;
@@ -77,28 +78,28 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
   k.gridWait();
   k.gridTrigger();
   V pairs = k.scalar32(0) * topk;
-  // A warp's share, in whole steps.
-  V share = k.ceilDiv(pairs, warps * 32) * 32;
+  // A warp's share, in whole steps: of several times 32 pairs, if they are many, so
+  // that loads do not wait for one another.
+  int64_t step = maxPairs >= 4096 ? 128 : 32;
+  V share = k.ceilDiv(pairs, warps * step) * step;
   V low = k.warp() * share, high = k.minimum(low + share, pairs);
   Ptr mine = counts + k.warp() * (experts * 4);
-  auto eachPair = [&](function_ref<void(V, V, V, const Peers &)> body) {
+  auto eachPair = [&](function_ref<void(V, V, V)> body) {
     k.when(k.warp() < warps, [&] {
-      k.loop(low, high, 32, [&](V from) {
-        V p = from + k.lane();
-        V there = p < high;
-        V at = k.select(there, p, from);
-        V e = k.loadI32(indices + k.to64(at) * 4);
-        V key = k.select(there, e, k.i32(-1));
-        body(p, there, e, peersOf(k, key));
-        k.syncWarp();
+      k.loop(low, high, step, [&](V from) {
+        Vs ps, es;
+        for (int64_t i = 0; i < step; i += 32) {
+          ps.push_back(from + k.lane() + i);
+          es.push_back(k.loadI32(
+              indices + k.to64(k.minimum(ps.back(), high - 1)) * 4));
+        }
+        for (auto [p, e] : llvm::zip(ps, es))
+          body(p, p < high, e);
       });
     });
   };
-  eachPair([&](V, V there, V e, const Peers &peers) {
-    k.when(there & peers.isFirst, [&] {
-      Ptr at = mine + e * 4;
-      k.store(at, k.loadI32(at) + peers.count);
-    });
+  eachPair([&](V, V there, V e) {
+    k.when(there, [&] { k.atomicAdd(mine + e * 4, k.i32(1)); });
   });
   k.barrier();
 
@@ -135,7 +136,8 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
     k.store(count, end[1]);
   });
   k.barrier();
-  eachPair([&](V p, V there, V e, const Peers &peers) {
+  eachPair([&](V p, V there, V e) {
+    Peers peers = peersOf(k, k.select(there, e, k.i32(-1)));
     V at = k.ifElse(
         there, {k.i32Type()}, [&] { return Vs{k.loadI32(mine + e * 4)}; },
         [&] { return Vs{k.i32(0)}; })[0];
@@ -143,6 +145,7 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
     k.when(there, [&] { k.store(order + k.to64(at + peers.before) * 4, p); });
     k.when(there & peers.isFirst,
            [&] { k.store(mine + e * 4, at + peers.count); });
+    k.syncWarp();
   });
   k.finish();
   return kernel;

@@ -45,6 +45,9 @@ class FewTokens {
 public:
   struct Split {
     int64_t rowTiles = 1, tokenTiles = 1, warpsM = 1, warpsK = 1;
+    /// Tokens that are loaded whether they are there or not, at once: 2, or a
+    /// multiple of 8. Others follow 8 at a time, where there are as many.
+    int64_t firstTokens = 2;
     int64_t threads() const { return 32 * warpsM * warpsK; }
     int64_t rows() const { return 16 * rowTiles * warpsM; }
     int64_t tokens() const { return 8 * tokenTiles; }
@@ -62,9 +65,8 @@ public:
 
 private:
   Vs loadWeights(V span) const;
-  void stage(V span, V tokens, const TokenRows &x, V rows, Ptr buffer,
-             llvm::function_ref<void()> meanwhile) const;
-  void accumulate(Vs &acc, llvm::ArrayRef<V> words, Ptr buffer) const;
+  void accumulate(Vs &acc, llvm::ArrayRef<V> words, Ptr buffer,
+                  llvm::function_ref<void()> halfway) const;
 
   KernelBuilder &k;
   ProductShape shape;

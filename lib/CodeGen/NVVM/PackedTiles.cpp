@@ -55,39 +55,53 @@ unsigned PackedTile::words(Format format) {
   }
 }
 
-Vs PackedTile::load(V span) const {
+int64_t PackedTile::units(Format format) {
+  return spanColumns(format) / quant::unitColumns(format);
+}
+
+Vs PackedTile::loadUnit(V span, int64_t unit) const {
   Format format = shape.format;
-  int64_t perSpan = spanColumns(format) / quant::unitColumns(format);
-  int64_t units = quant::packedUnits(format, shape.columns);
-  int64_t bytes = quant::unitBytes(format);
+  int64_t perSpan = units(format), bytes = quant::unitBytes(format);
+  int64_t all = quant::packedUnits(format, shape.columns);
+  // The last span may have fewer units than others; what is not there is 0.
+  bool missing = all % perSpan && unit >= all % perSpan;
+  V there = missing ? span * perSpan + unit < all : V();
+  V at = span * (perSpan * bytes);
+  if (missing)
+    at = k.select(there, at + unit * bytes, at);
   Vs out;
-  V first = span * (perSpan * bytes);
-  for (int64_t u = 0; u < perSpan; ++u) {
-    // The last span may have fewer units than others; what is not there is 0.
-    bool missing = units % perSpan && u >= units % perSpan;
-    V there = missing ? span * perSpan + u < units : V();
-    V at = missing ? k.select(there, first + u * bytes, first) : first;
-    int64_t extra = missing ? 0 : u * bytes;
-    for (Ptr row : {lowRow, highRow})
-      for (V word : k.loadWords(row + at + extra, 4, Cached::Stream))
-        out.push_back(missing ? k.select(there, word, k.i32(0)) : word);
-  }
-  switch (format) {
+  for (Ptr row : {lowRow, highRow})
+    for (V word : k.loadWords(row + at + (missing ? 0 : unit * bytes), 4,
+                              Cached::Stream))
+      out.push_back(missing ? k.select(there, word, k.i32(0)) : word);
+  return out;
+}
+
+Vs PackedTile::loadScales(V span) const {
+  V at = span * quant::unitBytes(shape.format);
+  switch (shape.format) {
   case Format::FP8Block:
-    out.push_back(k.loadI32(blockScales + span * 4));
-    break;
-  case Format::NVFP4:
+    return {k.loadI32(blockScales + span * 4)};
+  case Format::NVFP4: {
+    Vs out;
     for (Ptr row : {lowRow, highRow})
-      llvm::append_range(
-          out, k.loadWords(row + (first + toScales), 2, Cached::Stream));
-    break;
-  case Format::Int4G32:
-    for (Ptr row : {lowRow, highRow})
-      out.push_back(k.loadI16(row + (first + toScales), Cached::Stream));
-    break;
-  default:
-    break;
+      llvm::append_range(out,
+                         k.loadWords(row + (at + toScales), 2, Cached::Stream));
+    return out;
   }
+  case Format::Int4G32:
+    return {k.loadI16(lowRow + (at + toScales), Cached::Stream),
+            k.loadI16(highRow + (at + toScales), Cached::Stream)};
+  default:
+    return {};
+  }
+}
+
+Vs PackedTile::load(V span) const {
+  Vs out;
+  for (int64_t unit = 0; unit < units(shape.format); ++unit)
+    llvm::append_range(out, loadUnit(span, unit));
+  llvm::append_range(out, loadScales(span));
   return out;
 }
 

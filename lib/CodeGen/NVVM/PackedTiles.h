@@ -60,6 +60,10 @@ public:
   static unsigned words(Format format);
   /// Loads span `span`, which exists.
   Vs load(V span) const;
+  /// Its parts: 8 words of each unit, then the scales.
+  static int64_t units(Format format);
+  Vs loadUnit(V span, int64_t unit) const;
+  Vs loadScales(V span) const;
 
   /// Ready for the tensor cores: fragment(step) of the span's 4 or 8 steps.
   class Span {
