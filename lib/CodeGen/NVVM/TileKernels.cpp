@@ -3,14 +3,14 @@
 // Part of mla. A block owns `groups` of 16 rows and a tile of 8, 16, 32 or 64
 // tokens, and goes through the columns in steps of 128 to 1,024. Weights come by
 // bulk copies into a ring of steps (mbarriers; the first ones before the wait for
-// earlier kernels), x by way of registers one step ahead, converted to 16 bits, in
-// two buffers. Eight warps split a step's units of columns, then rows, then tokens;
+// earlier kernels), x by way of registers one to four steps ahead, converted to 16
+// bits, in two buffers. Eight warps split a step's units of columns, then rows, then tokens;
 // sums over the units' warps are made in shared memory at the end. Rows are M of
 // the instruction, tokens N.
 //
 //   bytes      weights once a tile of tokens; x once a block, from L2
 //   flops      2 * rows * columns * tokens, of tokens rounded up to 8
-//   registers  at most 64 accumulators, 32 of x on its way, up to 64 more of
+//   registers  at most 64 accumulators, 64 of x on its way, up to 64 more of
 //              fp8_block's unscaled sums
 //   shared     at most 98 KB: 2 to 4 steps of weights of up to 40 KB, x
 //   bound by   reading the weights up to 16 tokens; then x, which every SM reads
@@ -42,6 +42,7 @@ struct TileShape {
   int64_t warpGroups, warpTiles; ///< groups and tiles of 8 tokens of a warp
   int64_t planes;                ///< of x: 2 if exact
   int64_t xStride, stageBytes;
+  int64_t ahead; ///< steps whose x is on its way in registers
 
   TileShape(const LinearSpec &spec, const Gpu &gpu);
   int64_t xBytes() const { return planes * tokens * xStride; }
@@ -111,6 +112,11 @@ void TileShape::cut(const LinearSpec &spec, int64_t groupsOfBlock,
   // 16 * t apart, without bank conflicts.
   xStride = columns * 2 + (quant::unitColumns(format) == 128 ? 64 : 32);
   stageBytes = groups * 4 * units * quant::unitBytes(format);
+  // 64 accumulators leave room for 32 values, fewer for more.
+  int64_t values = tokens * columns / (tileWarps * 32) +
+                   (spec.norm ? columns / 32 : 0);
+  int64_t room = warpGroups * warpTiles > 8 ? 32 : 64;
+  ahead = std::clamp<int64_t>(room / values, 1, 4);
   stages = 0;
   if (2 * xBytes() + extraShared < tileShared)
     stages = std::min<int64_t>(
@@ -482,26 +488,32 @@ void TileBuilder::build() {
     xRows.push_back(k.buffer(0) + k.to64(row) * (columns * 4));
     xValid.push_back(valid);
   }
-  Vs carried = loadX(k.i32(0));
-  size_t xCount = carried.size();
+  auto loadStep = [&](V step) {
+    return loadX(k.minimum(step, k.i32(s.steps - 1)));
+  };
+  Vs carried = loadStep(k.i32(0));
+  size_t one = carried.size(), xCount = one * s.ahead;
+  for (int64_t i = 1; i < s.ahead; ++i)
+    carried.append(loadStep(k.i32(i)));
   size_t accCount = s.warpGroups * s.warpTiles * 4;
   size_t squareCount = spec.norm ? tokensOfWarp() : 0;
   carried.append(accCount + squareCount, k.f32(0));
   carried.append({k.i32(0), k.i32(0)}); // slot, parity
   carried = k.loop(
       k.i32(0), k.i32(s.steps), 1, carried, [&](V step, ArrayRef<V> in) {
-        ArrayRef<V> x = in.take_front(xCount);
         ArrayRef<V> acc = in.slice(xCount, accCount);
         V slot = in[in.size() - 2], parity = in[in.size() - 1];
         Vs squares =
-            storeX(x, in.slice(xCount + accCount, squareCount), step);
+            storeX(in.take_front(one), in.slice(xCount + accCount, squareCount),
+                   step);
         k.barrier();
         // Every warp is done with the step before: its slot is free.
         V ahead = step + (s.stages - 1);
         k.when(first & (step > 0) & (ahead < s.steps), [&] {
           issue(ahead, k.select(slot == 0, k.i32(s.stages - 1), slot - 1));
         });
-        Vs next = loadX(k.minimum(step + 1, k.i32(s.steps - 1)));
+        Vs next(in.begin() + one, in.begin() + xCount);
+        next.append(loadStep(step + s.ahead));
         k.mbarrierWait(barriers + slot * 8, parity);
         next.append(compute(acc, step, slot));
         next.append(squares);
