@@ -245,10 +245,9 @@ void StreamCore::stageX(const X &x, function_ref<void()> wait,
     return base + i * (k.threads() * 4);
   };
   // Columns of the last round beyond the end load column 0 and store nothing.
+  bool whole = columns % (4 * k.threads() * round) == 0;
   auto inside = [&](V c) {
-    return columns % (4 * k.threads()) == 0
-               ? c
-               : k.select(c < columns, c, k.i32(0));
+    return whole ? c : k.select(c < columns, c, k.i32(0));
   };
   auto loadGamma = [&](V base) {
     Vs out;
@@ -268,7 +267,7 @@ void StreamCore::stageX(const X &x, function_ref<void()> wait,
     for (int64_t i = 0; i < round; ++i) {
       Vs four(values.begin() + 4 * i, values.begin() + 4 * i + 4);
       V c = column(base, i);
-      if (columns % (4 * k.threads()) != 0 && x.gamma.value)
+      if (!whole && x.gamma.value)
         for (V &v : four) // its square counts
           v = k.select(c < columns, v, k.f32(0));
       storeX(x, four, x.gamma.value ? gamma.slice(4 * i, 4) : gamma, c, sum);
