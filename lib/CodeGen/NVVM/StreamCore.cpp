@@ -23,16 +23,21 @@ int64_t StreamShape::otherBytes() const {
          64 + 512 + 256;
 }
 
+/// The weights below are from measurements on an H200 with matrices of 1,536 to
+/// 20,480 rows.
 bool StreamShape::choose(int64_t multiple) {
   bool small = quant::unitColumns(format) == 128;
-  double wantedWarps = small && rowBlocks() > 2 ? 20 : 14, best = 1e30;
+  double whole = double(quads * units * quant::unitBytes(format));
+  bool large = whole > 4 * 80e3; ///< several rings full
+  double wantedWarps = small ? 14 : 16, best = 1e30;
   StreamShape found = *this;
   for (warpsRow = 1; warpsRow <= std::min<int64_t>(4, rowBlocks()); ++warpsRow)
-    for (warpsK = 1; warpsK * warpsRow <= 24; ++warpsK) {
+    for (warpsK = 1; warpsK * warpsRow <= int64_t(wantedWarps); ++warpsK) {
       if ((warpsK - 1) * unitsPerWarp() >= units)
         continue;
       for (stageUnits = 1; stageUnits <= std::min<int64_t>(unitsPerWarp(), 8);
            ++stageUnits) {
+        bool even = units % warpsK == 0 && unitsPerWarp() % stageUnits == 0;
         if (multiple && (multiple % stageUnits || unitsPerWarp() % stageUnits))
           continue;
         int64_t all = stagesPerRow() * llvm::divideCeil(rowBlocks(), warpsRow);
@@ -46,20 +51,23 @@ bool StreamShape::choose(int64_t multiple) {
         // With one stage a warp waits for each copy, unless it has but one.
         if (sharedBytes() > streamShared || (stages == 1 && all > 1))
           continue;
-        double whole = double(quads * units * quant::unitBytes(format));
         double ring = std::min(whole, double(ringBytes()));
         double cost = double(unitsPerWarp() * warpsK) / double(units) *
                       double(llvm::divideCeil(rowBlocks(), warpsRow) *
                              warpsRow) /
                       double(rowBlocks());
-        cost *= 1 + 0.4 * std::max(0.0, 1 - ring / std::min(whole, 80e3));
-        // Too few warps leave decoding unhidden, too many are a long sum.
-        cost *= 1 + 0.02 * std::abs(double(warps()) - wantedWarps);
+        // What is not on its way when the kernel may begin.
+        cost *= 1 + (large ? 0.15 : 0.4) *
+                        std::max(0.0, 1 - ring / std::min(whole, 80e3));
+        // Too few warps leave decoding unhidden.
+        cost *= 1 + 0.02 * (wantedWarps - double(warps()));
         cost *= 1 + 0.03 * double(warpsRow - 1);
-        // Each copy has its own cost; a partial stage too.
-        cost *= 1 + 20.0 / double(stageUnits * quant::unitBytes(format));
-        if (unitsPerWarp() % stageUnits)
-          cost *= 1.03;
+        // Each copy and each stage has its own cost, which 4-bit formats, bound
+        // by their instructions, cannot hide.
+        cost *= 1 + (large ? small ? 40.0 : 20.0 : 5.0) /
+                        double(stageUnits * quant::unitBytes(format));
+        if (!even)
+          cost *= 1.08;
         if (cost < best) {
           best = cost;
           found = *this;
@@ -231,16 +239,15 @@ void StreamCore::stageX(const X &x, function_ref<void()> wait,
                         function_ref<void()> meanwhile) {
   int64_t columns = s.units * quant::unitColumns(s.format);
   int64_t chunks = llvm::divideCeil(columns, 4 * k.threads());
-  int64_t round = std::min<int64_t>(chunks, 4);
+  int64_t round = chunks <= 4 ? chunks : 2;
   V first = k.thread() * 4, square = k.f32(0);
   auto column = [&](V base, int64_t i) {
     return base + i * (k.threads() * 4);
   };
   // Columns of the last round beyond the end load column 0 and store nothing.
+  bool whole = columns % (4 * k.threads() * round) == 0;
   auto inside = [&](V c) {
-    return columns % (4 * k.threads()) == 0
-               ? c
-               : k.select(c < columns, c, k.i32(0));
+    return whole ? c : k.select(c < columns, c, k.i32(0));
   };
   auto loadGamma = [&](V base) {
     Vs out;
@@ -260,7 +267,7 @@ void StreamCore::stageX(const X &x, function_ref<void()> wait,
     for (int64_t i = 0; i < round; ++i) {
       Vs four(values.begin() + 4 * i, values.begin() + 4 * i + 4);
       V c = column(base, i);
-      if (columns % (4 * k.threads()) != 0 && x.gamma.value)
+      if (!whole && x.gamma.value)
         for (V &v : four) // its square counts
           v = k.select(c < columns, v, k.f32(0));
       storeX(x, four, x.gamma.value ? gamma.slice(4 * i, 4) : gamma, c, sum);

@@ -3,15 +3,15 @@
 // Part of mla. A block owns `groups` of 16 rows and a tile of 8, 16, 32 or 64
 // tokens, and goes through the columns in steps of 128 to 1,024. Weights come by
 // bulk copies into a ring of steps (mbarriers; the first ones before the wait for
-// earlier kernels), x by way of registers one step ahead, converted to 16 bits, in
-// two buffers. Eight warps split a step's units of columns, then rows, then tokens;
-// sums over the units' warps are made in shared memory at the end. Rows are M of
-// the instruction, tokens N.
+// earlier kernels), x by way of registers one to four steps ahead, converted to 16
+// bits, in two buffers. Eight or sixteen warps split a step's units of columns, then
+// rows, then tokens; sums over the units' warps are made in shared memory at the
+// end. Rows are M of the instruction, tokens N.
 //
 //   bytes      weights once a tile of tokens; x once a block, from L2
 //   flops      2 * rows * columns * tokens, of tokens rounded up to 8
-//   registers  at most 64 accumulators, 32 of x on its way, up to 64 more of
-//              fp8_block's unscaled sums
+//   registers  at most 64 accumulators, 64 of x on its way (half of that with 16
+//              warps), as many accumulators more for fp8_block's unscaled sums
 //   shared     at most 98 KB: 2 to 4 steps of weights of up to 40 KB, x
 //   bound by   reading the weights up to 16 tokens; then x, which every SM reads
 //              whole from L2 (64 tokens of 7,168 columns: 1.8 MB a block)
@@ -26,12 +26,12 @@ namespace mla::nvvm {
 
 namespace {
 
-constexpr int64_t tileWarps = 8;
 /// Bytes of shared memory, and how many of them barriers and factors take at most.
 constexpr int64_t tileShared = 98 * 1024, extraShared = 1024;
 
 /// How a block of the kernel is cut.
 struct TileShape {
+  int64_t warps;     ///< 8, or 16 from 32 tokens on
   int64_t tokens;    ///< of a tile
   int64_t allGroups; ///< of 16 rows, over all segments
   int64_t groups;    ///< of a block
@@ -42,11 +42,13 @@ struct TileShape {
   int64_t warpGroups, warpTiles; ///< groups and tiles of 8 tokens of a warp
   int64_t planes;                ///< of x: 2 if exact
   int64_t xStride, stageBytes;
+  int64_t ahead; ///< steps whose x is on its way in registers
 
   TileShape(const LinearSpec &spec, const Gpu &gpu);
   int64_t xBytes() const { return planes * tokens * xStride; }
   int64_t sumStride() const { return groups * 16 + 4; }
   int64_t sumBytes() const { return warpsK * tokens * sumStride() * 4; }
+  bool twoBlocks() const { return tokens <= 16; }
   bool whole() const { return allUnits % units == 0; }
 
 private:
@@ -57,6 +59,7 @@ TileShape::TileShape(const LinearSpec &spec, const Gpu &gpu) {
   tokens = 8;
   while (tokens < 64 && tokens < spec.maxTokens)
     tokens *= 2;
+  warps = tokens >= 32 ? 16 : 8;
   planes = spec.exact ? 2 : 1;
   allGroups = 0;
   for (const MatrixShape &shape : spec.segments)
@@ -64,6 +67,8 @@ TileShape::TileShape(const LinearSpec &spec, const Gpu &gpu) {
   // The widest step for each number of groups; then the most groups that fit,
   // without more waves of blocks than they need.
   int64_t pair = spec.gated ? 2 : 1;
+  bool small = quant::unitColumns(spec.segments[0].format) == 128;
+  int64_t mostSums = warps == 8 ? 16 : small ? 4 : 8;
   auto best = [&](int64_t groups) {
     int64_t columns = 1024;
     int64_t padded = llvm::alignTo(spec.segments[0].columns, 128);
@@ -74,19 +79,22 @@ TileShape::TileShape(const LinearSpec &spec, const Gpu &gpu) {
       cut(spec, groups, columns);
       bool fits = 2 * stageBytes + 2 * xBytes() + extraShared <= tileShared &&
                   sumBytes() + extraShared <= tileShared &&
-                  warpGroups * warpTiles <= 16;
-      if (fits && (stageBytes <= 24576 || columns == 128))
+                  warpGroups * warpTiles <= mostSums;
+      if (fits && (stageBytes <= 16384 || columns == 128))
         return true;
       if (columns == 128)
         return false;
     }
   };
   int64_t most = pair;
-  while (most + pair <= 10 && best(most + pair))
+  // Few tokens: two blocks an SM, so that one computes while the other waits.
+  int64_t limit = twoBlocks() ? 5 : 10;
+  while (most + pair <= limit && best(most + pair))
     most += pair;
   int64_t waves = llvm::divideCeil(allGroups, most * gpu.multiprocessors);
   int64_t wanted = llvm::divideCeil(allGroups, waves * gpu.multiprocessors);
-  wanted = llvm::alignTo(std::max<int64_t>(wanted, 1), pair);
+  // Every block reads all of x: with many tokens rather fewer blocks than SMs.
+  wanted = llvm::alignTo(std::max<int64_t>(wanted, llvm::divideCeil(tokens, 16)), pair);
   best(std::min(wanted, most));
 }
 
@@ -98,9 +106,9 @@ void TileShape::cut(const LinearSpec &spec, int64_t groupsOfBlock,
   units = columns / quant::unitColumns(format);
   allUnits = quant::packedUnits(format, spec.segments[0].columns);
   steps = llvm::divideCeil(allUnits, units);
-  warpsK = std::min(tileWarps, units);
+  warpsK = std::min<int64_t>(8, units);
   unitsPerWarp = units / warpsK;
-  int64_t others = tileWarps / warpsK, tiles = tokens / 8;
+  int64_t others = warps / warpsK, tiles = tokens / 8;
   warpsRow = 1;
   while (warpsRow < others && warpsRow < groups)
     warpsRow *= 2;
@@ -111,6 +119,13 @@ void TileShape::cut(const LinearSpec &spec, int64_t groupsOfBlock,
   // 16 * t apart, without bank conflicts.
   xStride = columns * 2 + (quant::unitColumns(format) == 128 ? 64 : 32);
   stageBytes = groups * 4 * units * quant::unitBytes(format);
+  // What a thread of 8 or 16 warps has room for beside its accumulators.
+  int64_t values = tokens * columns / (warps * 32) +
+                   (spec.norm ? columns / 32 : 0);
+  int64_t room = warpGroups * warpTiles * warps > 64 ? 32 : 64;
+  if (warps == 16 || twoBlocks())
+    room /= 2;
+  ahead = std::clamp<int64_t>(room / values, 1, 4);
   stages = 0;
   if (2 * xBytes() + extraShared < tileShared)
     stages = std::min<int64_t>(
@@ -125,7 +140,7 @@ public:
       : spec(spec), s(s), format(spec.segments[0].format),
         columns(spec.segments[0].columns), operands(spec),
         k(site.kernels, site.loc, name, operands.access, 1,
-          {tileWarps * 32}) {}
+          {s.warps * 32, s.twoBlocks() ? 2 : 1}) {}
   void build();
 
 private:
@@ -152,7 +167,7 @@ private:
   SmallVector<Ptr> xRows;
   SmallVector<V> xValid;
   int64_t chunks() const { return s.columns / 128; }
-  int64_t tokensOfWarp() const { return s.tokens / tileWarps; }
+  int64_t tokensOfWarp() const { return s.tokens / s.warps; }
 };
 
 void TileBuilder::eachSegment(V group,
@@ -251,7 +266,7 @@ Vs TileBuilder::storeX(ArrayRef<V> x, ArrayRef<V> squares, V step) {
     at = ((l >> 1) & 3) * 64 + (l >> 3) * 16 + (l & 1) * 8;
   ArrayRef<V> gamma = x.drop_front(tokensOfWarp() * chunks() * 4);
   for (int64_t i = 0; i < tokensOfWarp(); ++i) {
-    V token = k.warp() + i * tileWarps;
+    V token = k.warp() + i * s.warps;
     for (int64_t c = 0; c < chunks(); ++c) {
       ArrayRef<V> in = x.slice((i * chunks() + c) * 4, 4);
       Vs four(in.begin(), in.end());
@@ -360,11 +375,11 @@ void TileBuilder::finish(ArrayRef<V> acc, ArrayRef<V> squares) {
       V mean = k.warpSum(squares[i]) * k.f32(1.0 / double(columns));
       V factor = k.reciprocal(k.sqrt(mean + k.f32(spec.eps)));
       k.when(k.lane() == 0, [&] {
-        k.store(factors + (k.warp() + i * tileWarps) * 4, factor);
+        k.store(factors + (k.warp() + i * s.warps) * 4, factor);
       });
     }
   V active = wk >= 0;
-  if (s.warpsK * s.warpsRow * s.warpsToken < tileWarps)
+  if (s.warpsK * s.warpsRow * s.warpsToken < s.warps)
     active = k.warp() < s.warpsK * s.warpsRow * s.warpsToken;
   for (int64_t i = 0; i < s.warpGroups; ++i) {
     V group = wr + i * s.warpsRow;
@@ -400,7 +415,7 @@ void TileBuilder::finish(ArrayRef<V> acc, ArrayRef<V> squares) {
     return factor;
   };
   int64_t outRows = spec.gated ? rows / 2 : rows;
-  k.loop(k.thread(), k.i32(outRows * s.tokens), tileWarps * 32, [&](V i) {
+  k.loop(k.thread(), k.i32(outRows * s.tokens), s.warps * 32, [&](V i) {
     V token = i / outRows, row = i % outRows;
     V real = firstToken + token;
     V live = real < tokens;
@@ -451,7 +466,7 @@ void TileBuilder::build() {
   V other = k.warp() / s.warpsK;
   wr = other % s.warpsRow;
   wt = other / s.warpsRow;
-  if (s.warpsK * s.warpsRow * s.warpsToken < tileWarps)
+  if (s.warpsK * s.warpsRow * s.warpsToken < s.warps)
     wt = k.minimum(wt, k.i32(s.warpsToken - 1));
 
   V first = k.warp() == 0;
@@ -474,7 +489,7 @@ void TileBuilder::build() {
   k.gridTrigger();
 
   for (int64_t i = 0; i < tokensOfWarp(); ++i) {
-    V token = firstToken + k.warp() + i * tileWarps;
+    V token = firstToken + k.warp() + i * s.warps;
     V valid = token < tokens;
     V row = k.select(valid, token, k.i32(0));
     if (spec.outputs)
@@ -482,26 +497,32 @@ void TileBuilder::build() {
     xRows.push_back(k.buffer(0) + k.to64(row) * (columns * 4));
     xValid.push_back(valid);
   }
-  Vs carried = loadX(k.i32(0));
-  size_t xCount = carried.size();
+  auto loadStep = [&](V step) {
+    return loadX(k.minimum(step, k.i32(s.steps - 1)));
+  };
+  Vs carried = loadStep(k.i32(0));
+  size_t one = carried.size(), xCount = one * s.ahead;
+  for (int64_t i = 1; i < s.ahead; ++i)
+    carried.append(loadStep(k.i32(i)));
   size_t accCount = s.warpGroups * s.warpTiles * 4;
   size_t squareCount = spec.norm ? tokensOfWarp() : 0;
   carried.append(accCount + squareCount, k.f32(0));
   carried.append({k.i32(0), k.i32(0)}); // slot, parity
   carried = k.loop(
       k.i32(0), k.i32(s.steps), 1, carried, [&](V step, ArrayRef<V> in) {
-        ArrayRef<V> x = in.take_front(xCount);
         ArrayRef<V> acc = in.slice(xCount, accCount);
         V slot = in[in.size() - 2], parity = in[in.size() - 1];
         Vs squares =
-            storeX(x, in.slice(xCount + accCount, squareCount), step);
+            storeX(in.take_front(one), in.slice(xCount + accCount, squareCount),
+                   step);
         k.barrier();
         // Every warp is done with the step before: its slot is free.
         V ahead = step + (s.stages - 1);
         k.when(first & (step > 0) & (ahead < s.steps), [&] {
           issue(ahead, k.select(slot == 0, k.i32(s.stages - 1), slot - 1));
         });
-        Vs next = loadX(k.minimum(step + 1, k.i32(s.steps - 1)));
+        Vs next(in.begin() + one, in.begin() + xCount);
+        next.append(loadStep(step + s.ahead));
         k.mbarrierWait(barriers + slot * 8, parity);
         next.append(compute(acc, step, slot));
         next.append(squares);
