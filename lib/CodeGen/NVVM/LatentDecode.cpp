@@ -1,9 +1,9 @@
 //===- LatentDecode.cpp - decode attention on tensor cores ----------------===//
 //
-// Part of mla. A block is one split of one token and up to 8, 16 or 32 heads: it
-// reads its share of the token's rows once, through a ring of stages filled by
-// cp.async. The products are m16n8k16 with rows of the cache as M and heads as N,
-// so that 8 heads fill a fragment:
+// Part of mla. A block is one split of one token and up to 32 heads: it reads its
+// share of the token's rows once, through a ring of stages filled by cp.async. The
+// products are m16n8k16 with rows of the cache as M and heads as N, so that 8
+// heads fill a fragment:
 //
 //   scores  S^T [tile, heads]   = K [tile, row] Q^T     k divided among warps
 //   output  O^T [latent, heads] = V^T [latent, tile] P  M divided among warps
@@ -16,15 +16,23 @@
 // before, and one barrier.
 //
 // fp8 rows are two to a row of a stage. A fragment for K takes the 4 bytes that
-// ldmatrix gives a lane as k = 4 t to 4 t + 3, in which order Q is loaded too; for
-// V, ldmatrix.trans moves pairs of bytes and a byte permutation parts them, so that
+// ldmatrix gives a lane as k = 4 t to 4 t + 3, in which order Q is read too; for V,
+// ldmatrix.trans moves pairs of bytes and a byte permutation parts them, so that
 // row g of a fragment is dimension 2 g and row g + 8 is 2 g + 1.
 //
-// Shared memory: 4 or 5 stages of 18,432 bytes (row 576), 4,096 to 16,384 of
-// scores: 96,256 (8 heads), 100,352 (16), 90,112 (more) bytes. Registers: 130 to 250
-// of 128 threads, or of 256 for more than 16 heads. A tile of 16 rows costs 2 * 16 *
-// (row + latent) * heads flops. Bound by memory to 16 heads (fp8: by instructions
-// at 16), by instructions beyond.
+// Shapes (row 576, latent 512), registers as for sm_90a:
+//
+//   heads      threads  tile of tokens     stages      shared bytes  registers
+//   to 8       128      16, or 32 of fp8   5 x 18,432   96,256       152 to 166
+//   to 16      128      16, or 32          5           100,352       241 to 254
+//   to 24      128      16                 4            86,016       255 (not fp8)
+//   more       256      16, or 32          4            90,112       242 to 254
+//
+// Bytes: 1,152 or 576 a row and block of heads. Flops: 2 * (row + latent) * heads a
+// row, and 2 * row * heads more in bf16, whose Q is in two parts. To 16 heads
+// memory bounds it (fp8: nearly; 144 conversions a tile and warp), beyond 24 the
+// instructions do. Short contexts are bound by latency: positions, page numbers
+// and an L2 prefetch of the first tiles come before the wait for earlier kernels.
 //
 //===----------------------------------------------------------------------===//
 #include "LatentDecode.h"
@@ -79,7 +87,9 @@ private:
   void copyStage(V stage, V tile, V page);
   V pageOf(V tile);
   void clearBehind(V stage, V rows);
-  void loadQuery();
+  void copyQuery();
+  Ptr queryStage(int64_t n);
+  void readQuery();
   Vs scores(V stage);
   void storeScores(ArrayRef<V> c, V buffer);
   Vs loadScores(V buffer, V rowsLeft);
@@ -114,6 +124,7 @@ private:
   Ptr scoreStore, scoreStore2, scoreLoad;
   V swapped;
   Vs q;                       ///< [k-step][n8][2]
+  Vs qRest;                   ///< what rounding took from q, for bf16
 };
 
 } // namespace
@@ -222,79 +233,108 @@ void DecodeBuilder::clearBehind(V stage, V rows) {
   }
 }
 
-/// Loads the B fragments of Q, which the warp keeps. Step i of the scores has k
+/// Starts copying the block's rows of Q to the last stages, 8 heads each, with
+/// chunks permuted by the head.
+void DecodeBuilder::copyQuery() {
+  V thread = s.teams == 1 ? k.thread() : k.thread() & 127;
+  V head = thread >> 4, chunk = thread & 15;
+  V offset = head * (s.row * 4) + (chunk >> 3) * 128 +
+             (((chunk & 7) ^ head) << 4);
+  for (int64_t n = 0; n < n8; ++n) {
+    // Heads that do not exist repeat the last one.
+    V from = k.minimum(teamHead + head + n * 8, k.i32(s.spec.heads - 1));
+    Ptr row = k.buffer(0) +
+              (k.to64(work.token * s.spec.heads + from) * (s.row * 4) +
+               k.to64(chunk * 16));
+    Ptr to = queryStage(n) + offset;
+    for (int64_t i = 0; i < s.row / 64; ++i)
+      k.cpAsync16(to + i * 256, row + i * 256);
+  }
+}
+
+/// The stage of the team's heads 8 n to 8 n + 7, during the start.
+Ptr DecodeBuilder::queryStage(int64_t n) {
+  int64_t first = s.stages - s.queryStages();
+  return stages + (team * (n8 * s.stageBytes()) +
+                   (first + n) * s.stageBytes());
+}
+
+/// Reads the B fragments of Q, which the warp keeps. Step i of the scores has k
 /// from 16 (w + 4 i) on; for fp8, two steps from 32 (w % 2 + c) on, where c is 0,
 /// 4, 8, ... and then 2, 6, ..., so that all of a warp's are in two columns of
-/// 128-byte lines.
-void DecodeBuilder::loadQuery() {
-  SmallVector<Vs> words;
+/// 128-byte lines. In bf16, what rounding takes is a second fragment: keys times
+/// both are as exact as keys times f32.
+void DecodeBuilder::readQuery() {
+  int64_t kSteps = fp8 ? 2 * steps : steps;
+  q = Vs(kSteps * n8 * 2);
+  if (s.exact())
+    qRest = q;
   for (int64_t n = 0; n < n8; ++n) {
-    V head = teamHead + g + n * 8;
-    bool partial = s.spec.heads % s.blockHeads() != 0;
-    V inRange = partial ? head < s.spec.heads : V();
-    if (partial)
-      head = k.minimum(head, k.i32(s.spec.heads - 1));
-    Ptr row = k.buffer(0) +
-              k.to64(work.token * s.spec.heads + head) * (s.row * 4);
-    auto keep = [&](Vs v) {
-      if (partial)
-        for (V &x : v)
-          x = k.select(inRange, x, k.f32(0));
-      return v;
+    Ptr row = queryStage(n) + g * (s.row * 4);
+    auto keep = [&](int64_t i, ArrayRef<V> v) {
+      for (int64_t j = 0; j < 2; ++j) {
+        V x = v[2 * j], y = v[2 * j + 1];
+        V &packed = q[(i * n8 + n) * 2 + j];
+        packed = pack(x, y);
+        if (!s.exact())
+          continue;
+        auto [low, high] = k.unpackBF16(packed);
+        qRest[(i * n8 + n) * 2 + j] = pack(x - low, y - high);
+      }
     };
     if (fp8) {
-      Ptr at = row + ((w & 1) * 32 + t * 4) * 4;
       int64_t first = (steps + 1) / 2;
+      Ptr at = row + (w & 1) * 128;
+      Ptr half[2] = {at + ((t ^ g) << 4), at + (((t + 4) ^ g) << 4)};
       for (int64_t i = 0; i < steps; ++i) {
         int64_t chunk = i < first ? 4 * i : 2 + 4 * (i - first);
-        for (int64_t half = 0; half < 2; ++half)
-          words.push_back(
-              keep(k.loadFloats(at + (chunk * 32 + half * 16) * 4, 4)));
+        for (int64_t h = 0; h < 2; ++h)
+          keep(2 * i + h, k.loadFloats(half[h] + chunk * 128, 4));
       }
     } else {
-      Ptr at = row + (w * 16 + t * 2) * 4;
+      V chunk = (w & 1) * 4 + (t >> 1);
+      Ptr at = row + ((w >> 1) * 128 + (t & 1) * 8);
+      Ptr half[2] = {at + ((chunk ^ g) << 4), at + (((chunk + 2) ^ g) << 4)};
       for (int64_t i = 0; i < steps; ++i) {
-        Vs low = k.loadFloats(at + i * 256, 2);
-        low.append(k.loadFloats(at + i * 256 + 32, 2));
-        words.push_back(keep(low));
+        Vs v = k.loadFloats(half[0] + i * 256, 2);
+        v.append(k.loadFloats(half[1] + i * 256, 2));
+        keep(i, v);
       }
     }
   }
-  int64_t kSteps = words.size() / n8;
-  q.clear();
-  for (int64_t i = 0; i < kSteps; ++i)
-    for (int64_t n = 0; n < n8; ++n) {
-      const Vs &v = words[n * kSteps + i];
-      q.push_back(pack(v[0], v[1]));
-      q.push_back(pack(v[2], v[3]));
-    }
 }
 
 /// This warp's part of the scores of a tile, C fragments [n8][4]. Two chains of
 /// sums, since an mma waits for the one whose sum it continues.
 Vs DecodeBuilder::scores(V stage) {
   Vs chain[2] = {Vs(n8 * 4, k.f32(0)), Vs(n8 * 4, k.f32(0))};
-  auto step = [&](int64_t which, int64_t i, ArrayRef<V> a) {
+  int64_t chains = n8 < 3 ? 2 : 1; // three sums are enough
+  auto step = [&](int64_t which, int64_t i, ArrayRef<V> a,
+                  ArrayRef<V> query) {
     for (int64_t n = 0; n < n8; ++n) {
-      ArrayRef<V> c = ArrayRef<V>(chain[which]).slice(n * 4, 4);
-      Vs d = mma(a, ArrayRef<V>(q).slice((i * n8 + n) * 2, 2), c);
-      llvm::copy(d, chain[which].begin() + n * 4);
+      Vs &sums = chain[which % chains];
+      ArrayRef<V> c = ArrayRef<V>(sums).slice(n * 4, 4);
+      Vs d = mma(a, query.slice((i * n8 + n) * 2, 2), c);
+      llvm::copy(d, sums.begin() + n * 4);
     }
   };
   Ptr a = keyA + stage, b = fp8 ? keyB + stage : Ptr();
   int64_t first = (steps + 1) / 2;
   for (int64_t i = 0; i < steps; ++i) {
     if (!fp8) {
-      step(i % 2, i, k.ldmatrix(a + i * 128));
+      Vs r = k.ldmatrix(a + i * 128);
+      step(i % 2, i, r, q);
+      if (s.exact())
+        step(1 - i % 2, i, r, qRest);
       continue;
     }
     Vs r = k.ldmatrix(i < first ? a + i * 128 : b + (i - first) * 128);
     auto low = [&](int64_t j) { return k.e4m3ToF16(r[j]); };
     auto high = [&](int64_t j) { return k.e4m3ToF16(r[j] >> 16); };
-    step(0, 2 * i, {low(0), low(1), high(0), high(1)});
-    step(1, 2 * i + 1, {low(2), low(3), high(2), high(3)});
+    step(0, 2 * i, {low(0), low(1), high(0), high(1)}, q);
+    step(1, 2 * i + 1, {low(2), low(3), high(2), high(3)}, q);
   }
-  for (int64_t i = 0; i < n8 * 4; ++i)
+  for (int64_t i = 0; i < n8 * 4 && chains == 2; ++i)
     chain[0][i] = chain[0][i] + chain[1][i];
   return chain[0];
 }
@@ -550,13 +590,25 @@ void DecodeBuilder::build() {
       valueScale = k.scalarF32(1);
       toLog2 = toLog2 * valueScale;
     }
-    for (int64_t i = 0; i < ahead; ++i) {
-      k.when(tiles > i, [&] {
-        copyStage(k.i32(i * s.stageBytes()), firstTile + i, pages[i]);
-      });
-      k.cpAsyncCommit();
+    auto start = [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; ++i) {
+        k.when(tiles > i, [&] {
+          copyStage(k.i32(i * s.stageBytes()), firstTile + i, pages[i]);
+        });
+        k.cpAsyncCommit();
+      }
+    };
+    int64_t beside = std::min(ahead, s.stages - s.queryStages());
+    copyQuery();
+    k.cpAsyncCommit();
+    start(0, beside);
+    k.cpAsyncWait(beside);
+    k.barrier();
+    readQuery();
+    if (beside < ahead) {
+      k.barrier();
+      start(beside, ahead);
     }
-    loadQuery();
 
     k.cpAsyncWait(ahead - 1);
     k.barrier();
@@ -564,12 +616,12 @@ void DecodeBuilder::build() {
     k.cpAsyncWait(ahead - 2);
     k.barrier();
 
-    State start{Vs(outTiles * n8 * 4, k.f32(0)), Vs(n8, k.f32(noScore)),
+    State empty{Vs(outTiles * n8 * 4, k.f32(0)), Vs(n8, k.f32(noScore)),
                 Vs(n8, k.f32(0))};
     // {this stage, next stage, stage to fill, score buffer, page} and the state.
     Vs init{k.i32(0), k.i32(s.stageBytes()), k.i32(ahead * s.stageBytes()),
             k.i32(0), pages[ahead]};
-    init.append(start.flat());
+    init.append(empty.flat());
     Vs last = k.loop(
         k.i32(0), tiles - 1, 1, init, [&](V i, ArrayRef<V> carried) {
           V stage = carried[0], next = carried[1], fill = carried[2];
