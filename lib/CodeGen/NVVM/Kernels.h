@@ -162,6 +162,8 @@ struct AttentionSpec {
 ///            bits of the cache's scale. If a token was done by one block, or if
 ///            there is no combine, y is written.
 ///   combine: (positions, partial, lse, y).
+/// Both read positions, sequence and page_table before they wait for earlier
+/// launches: these are inputs of the step, which no kernel may write.
 struct AttentionKernels {
   Kernel first;
   std::optional<Kernel> combine;

@@ -39,8 +39,13 @@ std::optional<DecodeShape> decodeShape(const AttentionSpec &spec,
   s.pitch = 2 * s.row;
   s.headTiles = spec.heads <= 8 ? 1 : 2;
   s.teams = spec.heads <= 16 ? 1 : 2;
+  // Three fragments of heads leave just enough registers for 16-bit rows.
+  if (!s.fp8() && spec.heads > 16 && spec.heads <= 24) {
+    s.headTiles = 3;
+    s.teams = 1;
+  }
+  s.stages = spec.heads <= 16 ? 5 : 4;
   s.groups = (spec.heads + s.blockHeads() - 1) / s.blockHeads();
-  s.stages = s.teams == 1 ? 5 : 4;
   int64_t bytes = s.stages * s.stageBytes() + 2 * s.teams * s.scoreBytes();
   int64_t blocks =
       s.teams == 1 && 2 * (bytes + 1024) <= gpu.sharedBytesPerSM ? 2 : 1;
@@ -54,26 +59,25 @@ static V tilesOf(const DecodeShape &s, V position) {
 }
 static V ceilDiv(V a, V b) { return (a + b - 1) / b; }
 
-/// Tiles of one split, the same for all tokens of the step: such that all splits
-/// run at once. Every warp computes it.
-static V tilesPerSplit(KernelBuilder &k, const DecodeShape &s, Ptr positions,
-                       V tokens) {
-  auto forTotal = [&](V total, auto divide) {
-    V many = divide(s.many);
+/// The most tiles of a split, the same for all tokens of the step: such that all
+/// splits run at once. Every warp computes it.
+static V divideStep(KernelBuilder &k, const DecodeShape &s, Ptr positions,
+                    V tokens) {
+  auto slotsFor = [&](V total, auto f) {
     return s.few == s.many
-               ? many
-               : k.select(total < fewTiles * s.few, divide(s.few), many);
+               ? f(s.many)
+               : k.select(total < fewTiles * s.few, f(s.few), f(s.many));
   };
   if (s.spec.maxTokens == 1) {
     V total = tilesOf(s, k.loadI32(positions));
-    return forTotal(total, [&](int64_t slots) { return k.ceilDiv(total, slots); });
+    return slotsFor(total, [&](int64_t n) { return k.ceilDiv(total, n); });
   }
   Vs sum = k.loop(k.lane(), tokens, 32, {k.i32(0)}, [&](V t, ArrayRef<V> acc) {
     return Vs{acc[0] + tilesOf(s, k.loadI32(positions + t * 4))};
   });
   V total = k.reduxAdd(sum[0]);
+  V slots = slotsFor(total, [&](int64_t n) { return k.i32(n); });
   // Rounding up gives a token up to one split more than its share.
-  V slots = forTotal(total, [&](int64_t slots) { return k.i32(slots); });
   return ceilDiv(total, k.maximum(slots - tokens, k.i32(1)));
 }
 
@@ -87,54 +91,61 @@ static V inclusiveScan(KernelBuilder &k, V v) {
 }
 
 DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
-                    V tokens, V number) {
-  auto work = [&](V token, V position, V split, V target) -> DecodeWork {
+                    V tokens, V block) {
+  auto work = [&](V token, V position, V split, V tiles) -> DecodeWork {
     V all = tilesOf(s, position);
-    V first = split * target;
-    return {first < all,         token, position, first,
-            k.minimum(target, all - first), !(all > target)};
+    V first = split * tiles;
+    return {first < all,  token, position,
+            first,        k.minimum(tiles, all - first),
+            !(all > tiles)};
   };
-  if (s.spec.maxTokens == 1)
-    return work(k.i32(0), k.loadI32(positions), number,
-                tilesPerSplit(k, s, positions, tokens));
+  if (s.spec.maxTokens == 1) {
+    return work(k.i32(0), k.loadI32(positions), block,
+                divideStep(k, s, positions, tokens));
+  }
   V zero = k.i32(0);
   auto search = [&]() -> Vs {
-    V target = tilesPerSplit(k, s, positions, tokens);
-    // {splits of earlier tokens, token, position, split}. A split that is not
-    // found is far behind the rows of token 0.
+    V most = divideStep(k, s, positions, tokens);
+    // {splits of earlier tokens, token, position, split, tiles}. A split that is
+    // not found is far behind the rows of token 0.
+    V far = k.i32(1);
     Vs found = k.loop(
-        zero, tokens, 32, {zero, zero, zero, k.i32(1)},
+        zero, tokens, 32, {zero, zero, zero, far, far},
         [&](V first, ArrayRef<V> state) {
           V token = first + k.lane();
           V position =
               k.loadI32(positions + k.minimum(token, tokens - 1) * 4);
-          V splits = k.select(token < tokens,
-                              ceilDiv(tilesOf(s, position), target), zero);
+          V all = tilesOf(s, position);
+          V own = ceilDiv(all, most);
+          V splits = k.select(token < tokens, own, zero);
           V end = state[0] + inclusiveScan(k, splits);
           V begin = end - splits;
-          V hit = k.ballot((number >= begin) & (number < end));
+          V hit = k.ballot((block >= begin) & (block < end));
           V lane = k.trailingZeros(hit) & 31;
           auto take = [&](V v, V old) {
             return k.select(hit == 0, old, k.shuffle(v, lane));
           };
           return Vs{k.shuffle(end, k.i32(31)), take(token, state[1]),
-                    take(position, state[2]), take(number - begin, state[3])};
+                    take(position, state[2]), take(block - begin, state[3]),
+                    take(ceilDiv(all, own), state[4])};
         });
-    return {found[1], found[2], found[3], target};
+    found.erase(found.begin());
+    return found;
   };
-  if (s.spec.maxTokens < s.many) {
-    Vs w = search();
-    return work(w[0], w[1], w[2], w[3]);
-  }
-  Vs w = k.ifElse(
-      tokens >= s.many, SmallVector<Type>(4, k.i32Type()),
-      [&]() -> Vs {
-        V token = k.minimum(number, tokens - 1);
-        V position = k.loadI32(positions + token * 4);
-        return {token, position, k.select(number < tokens, zero, k.i32(1)),
-                tilesOf(s, position)};
-      },
-      search);
+  Vs w;
+  if (s.spec.maxTokens < s.many)
+    w = search();
+  else
+    w = k.ifElse(
+        tokens >= s.many, SmallVector<Type>(4, k.i32Type()),
+        [&]() -> Vs {
+          V token = k.minimum(block, tokens - 1);
+          V position = k.loadI32(positions + token * 4);
+          return {token, position,
+                  k.select(block < tokens, zero, k.i32(1)),
+                  tilesOf(s, position)};
+        },
+        search);
   return work(w[0], w[1], w[2], w[3]);
 }
 
@@ -244,9 +255,9 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
   // Where a token's splits begin: behind those of the tokens before it.
   V zero = k.i32(0);
   auto where = [&]() -> Vs {
-    V target = tilesPerSplit(k, s, positions, tokens);
+    V most = divideStep(k, s, positions, tokens);
     auto splitsOf = [&](V t) {
-      return ceilDiv(tilesOf(s, k.loadI32(positions + t * 4)), target);
+      return ceilDiv(tilesOf(s, k.loadI32(positions + t * 4)), most);
     };
     V own = splitsOf(token);
     if (s.spec.maxTokens == 1)
@@ -254,7 +265,9 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
     Vs before = k.loop(k.lane(), token, 32, {zero}, [&](V t, ArrayRef<V> acc) {
       return Vs{acc[0] + splitsOf(t)};
     });
-    return {k.reduxAdd(before[0]), own};
+    // Divided evenly, the last of a token's splits may have nothing left.
+    V all = tilesOf(s, k.loadI32(positions + token * 4));
+    return {k.reduxAdd(before[0]), ceilDiv(all, ceilDiv(all, own))};
   };
   Vs place =
       s.spec.maxTokens < s.many

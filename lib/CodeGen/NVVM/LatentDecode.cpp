@@ -1,9 +1,9 @@
 //===- LatentDecode.cpp - decode attention on tensor cores ----------------===//
 //
-// Part of mla. A block is one split of one token and up to 8, 16 or 32 heads: it
-// reads its share of the token's rows once, through a ring of stages filled by
-// cp.async. The products are m16n8k16 with rows of the cache as M and heads as N,
-// so that 8 heads fill a fragment:
+// Part of mla. A block is one split of one token and up to 32 heads: it reads its
+// share of the token's rows once, through a ring of stages filled by cp.async. The
+// products are m16n8k16 with rows of the cache as M and heads as N, so that 8
+// heads fill a fragment:
 //
 //   scores  S^T [tile, heads]   = K [tile, row] Q^T     k divided among warps
 //   output  O^T [latent, heads] = V^T [latent, tile] P  M divided among warps
@@ -16,107 +16,30 @@
 // before, and one barrier.
 //
 // fp8 rows are two to a row of a stage. A fragment for K takes the 4 bytes that
-// ldmatrix gives a lane as k = 4 t to 4 t + 3, in which order Q is loaded too; for
-// V, ldmatrix.trans moves pairs of bytes and a byte permutation parts them, so that
+// ldmatrix gives a lane as k = 4 t to 4 t + 3, in which order Q is read too; for V,
+// ldmatrix.trans moves pairs of bytes and a byte permutation parts them, so that
 // row g of a fragment is dimension 2 g and row g + 8 is 2 g + 1.
 //
-// Shared memory: 4 or 5 stages of 18,432 bytes (row 576), 4,096 to 16,384 of
-// scores: 96,256 (8 heads), 100,352 (16), 90,112 (more) bytes. Registers: 130 to 250
-// of 128 threads, or of 256 for more than 16 heads. A tile of 16 rows costs 2 * 16 *
-// (row + latent) * heads flops. Bound by memory to 16 heads (fp8: by instructions
-// at 16), by instructions beyond.
+// Shapes (row 576, latent 512), registers as for sm_90a:
+//
+//   heads      threads  tile of tokens     stages      shared bytes  registers
+//   to 8       128      16, or 32 of fp8   5 x 18,432   96,256       152 to 166
+//   to 16      128      16, or 32          5           100,352       241 to 254
+//   to 24      128      16                 4            86,016       255 (not fp8)
+//   more       256      16, or 32          4            90,112       242 to 254
+//
+// Bytes: 1,152 or 576 a row and block of heads. Flops: 2 * (row + latent) * heads a
+// row, and 2 * row * heads more in bf16, whose Q is in two parts. To 16 heads
+// memory bounds it (fp8: nearly; 144 conversions a tile and warp), beyond 24 the
+// instructions do. Short contexts are bound by latency: positions, page numbers
+// and an L2 prefetch of the first tiles come before the wait for earlier kernels.
 //
 //===----------------------------------------------------------------------===//
-#include "LatentDecode.h"
+#include "LatentDecodeBuilder.h"
 
 using namespace mlir;
 
 namespace mla::nvvm {
-
-namespace {
-
-/// The largest rise of a maximum, in units of log2, that needs no rescaling.
-constexpr double rescaleAbove = 6;
-constexpr double noScore = -1e30;
-
-class DecodeBuilder {
-public:
-  DecodeBuilder(KernelBuilder &k, const DecodeShape &s)
-      : k(k), s(s), fp8(s.fp8()), blocks16(s.tile / 16),
-        kParts(4 / blocks16), steps(s.row / 64),
-        outTiles(s.spec.latent / 64), n8(s.headTiles) {}
-  void build();
-
-private:
-  // What a warp carries from tile to tile.
-  struct State {
-    Vs acc;      ///< [outTiles][n8][4]
-    Vs maximum;  ///< [n8], of head 8 n + lane / 4
-    Vs sum;      ///< [n8], over this lane's tokens
-    Vs flat() const {
-      Vs all(acc);
-      all.append(maximum);
-      all.append(sum);
-      return all;
-    }
-  };
-  State unflatten(ArrayRef<V> all) const {
-    int64_t a = outTiles * n8 * 4;
-    return {Vs(all.take_front(a)), Vs(all.slice(a, n8)),
-            Vs(all.slice(a + n8, n8))};
-  }
-  Vs mma(ArrayRef<V> a, ArrayRef<V> b, ArrayRef<V> c) {
-    return s.spec.cache == Format::BF16 ? k.mmaBF16(a, b, c)
-                                        : k.mmaF16(a, b, c);
-  }
-  V pack(V low, V high) {
-    return s.spec.cache == Format::BF16 ? k.packBF16(low, high)
-                                        : k.packF16(low, high);
-  }
-  V chunkOffset(V token, V chunk);
-  void setUp();
-  Ptr tileAt(V tile, V page);
-  void copyStage(V stage, V tile, V page);
-  V pageOf(V tile);
-  void clearBehind(V stage, V rows);
-  void loadQuery();
-  Vs scores(V stage);
-  void storeScores(ArrayRef<V> c, V buffer);
-  Vs loadScores(V buffer, V rowsLeft);
-  State rescale(State state, ArrayRef<V> v);
-  State addValues(State state, ArrayRef<V> v, V stage);
-  void writeResult(State state);
-  void writeOutput(const State &state, ArrayRef<V> factor);
-  void writePartial(const State &state, ArrayRef<V> factor);
-  /// Calls `f` with the dimension, head of the team (i32) and value of each
-  /// accumulator.
-  void eachValue(const State &state, ArrayRef<V> factor,
-                 function_ref<void(V, V, V, V)> f);
-
-  KernelBuilder &k;
-  const DecodeShape &s;
-  bool fp8;
-  int64_t blocks16;  ///< 16-token blocks of a tile
-  int64_t kParts;    ///< warps that share a block's k
-  int64_t steps;     ///< ldmatrix of a warp for the scores of its part
-  int64_t outTiles;  ///< of 16 dimensions, of a warp
-  int64_t n8;
-
-  V team, w, g, t;            ///< warp of the team; lane / 4, lane % 4
-  V groupHead, teamHead;      ///< first head of block and team
-  V toLog2, valueScale;
-  DecodeWork work;
-  Ptr table;
-  Ptr stages, scoreMemory;
-  Ptr copyTo, keyA, keyB;     ///< in the first stage
-  SmallVector<Ptr> valueAt;   ///< of each 16-token block
-  V copyRow, copyChunk, copyFrom;
-  Ptr scoreStore, scoreStore2, scoreLoad;
-  V swapped;
-  Vs q;                       ///< [k-step][n8][2]
-};
-
-} // namespace
 
 /// Where 16-byte chunk `chunk` of the tile's token `token` is in a stage: within
 /// each line of 128 bytes, chunks are permuted by the row, so that ldmatrix and
@@ -222,298 +145,75 @@ void DecodeBuilder::clearBehind(V stage, V rows) {
   }
 }
 
-/// Loads the B fragments of Q, which the warp keeps. Step i of the scores has k
+/// Starts copying the block's rows of Q to the last stages, 8 heads each, with
+/// chunks permuted by the head.
+void DecodeBuilder::copyQuery() {
+  V thread = s.teams == 1 ? k.thread() : k.thread() & 127;
+  V head = thread >> 4, chunk = thread & 15;
+  V offset = head * (s.row * 4) + (chunk >> 3) * 128 +
+             (((chunk & 7) ^ head) << 4);
+  for (int64_t n = 0; n < n8; ++n) {
+    // Heads that do not exist repeat the last one.
+    V from = k.minimum(teamHead + head + n * 8, k.i32(s.spec.heads - 1));
+    Ptr row = k.buffer(0) +
+              (k.to64(work.token * s.spec.heads + from) * (s.row * 4) +
+               k.to64(chunk * 16));
+    Ptr to = queryStage(n) + offset;
+    for (int64_t i = 0; i < s.row / 64; ++i)
+      k.cpAsync16(to + i * 256, row + i * 256);
+  }
+}
+
+/// The stage of the team's heads 8 n to 8 n + 7, during the start.
+Ptr DecodeBuilder::queryStage(int64_t n) {
+  int64_t first = s.stages - s.queryStages();
+  return stages + (team * (n8 * s.stageBytes()) +
+                   (first + n) * s.stageBytes());
+}
+
+/// Reads the B fragments of Q, which the warp keeps. Step i of the scores has k
 /// from 16 (w + 4 i) on; for fp8, two steps from 32 (w % 2 + c) on, where c is 0,
 /// 4, 8, ... and then 2, 6, ..., so that all of a warp's are in two columns of
-/// 128-byte lines.
-void DecodeBuilder::loadQuery() {
-  SmallVector<Vs> words;
+/// 128-byte lines. In bf16, what rounding takes is a second fragment: keys times
+/// both are as exact as keys times f32.
+void DecodeBuilder::readQuery() {
+  int64_t kSteps = fp8 ? 2 * steps : steps;
+  q = Vs(kSteps * n8 * 2);
+  if (s.exact())
+    qRest = q;
   for (int64_t n = 0; n < n8; ++n) {
-    V head = teamHead + g + n * 8;
-    bool partial = s.spec.heads % s.blockHeads() != 0;
-    V inRange = partial ? head < s.spec.heads : V();
-    if (partial)
-      head = k.minimum(head, k.i32(s.spec.heads - 1));
-    Ptr row = k.buffer(0) +
-              k.to64(work.token * s.spec.heads + head) * (s.row * 4);
-    auto keep = [&](Vs v) {
-      if (partial)
-        for (V &x : v)
-          x = k.select(inRange, x, k.f32(0));
-      return v;
+    Ptr row = queryStage(n) + g * (s.row * 4);
+    auto keep = [&](int64_t i, ArrayRef<V> v) {
+      for (int64_t j = 0; j < 2; ++j) {
+        V x = v[2 * j], y = v[2 * j + 1];
+        V &packed = q[(i * n8 + n) * 2 + j];
+        packed = pack(x, y);
+        if (!s.exact())
+          continue;
+        auto [low, high] = k.unpackBF16(packed);
+        qRest[(i * n8 + n) * 2 + j] = pack(x - low, y - high);
+      }
     };
     if (fp8) {
-      Ptr at = row + ((w & 1) * 32 + t * 4) * 4;
       int64_t first = (steps + 1) / 2;
+      Ptr at = row + (w & 1) * 128;
+      Ptr half[2] = {at + ((t ^ g) << 4), at + (((t + 4) ^ g) << 4)};
       for (int64_t i = 0; i < steps; ++i) {
         int64_t chunk = i < first ? 4 * i : 2 + 4 * (i - first);
-        for (int64_t half = 0; half < 2; ++half)
-          words.push_back(
-              keep(k.loadFloats(at + (chunk * 32 + half * 16) * 4, 4)));
+        for (int64_t h = 0; h < 2; ++h)
+          keep(2 * i + h, k.loadFloats(half[h] + chunk * 128, 4));
       }
     } else {
-      Ptr at = row + (w * 16 + t * 2) * 4;
+      V chunk = (w & 1) * 4 + (t >> 1);
+      Ptr at = row + ((w >> 1) * 128 + (t & 1) * 8);
+      Ptr half[2] = {at + ((chunk ^ g) << 4), at + (((chunk + 2) ^ g) << 4)};
       for (int64_t i = 0; i < steps; ++i) {
-        Vs low = k.loadFloats(at + i * 256, 2);
-        low.append(k.loadFloats(at + i * 256 + 32, 2));
-        words.push_back(keep(low));
+        Vs v = k.loadFloats(half[0] + i * 256, 2);
+        v.append(k.loadFloats(half[1] + i * 256, 2));
+        keep(i, v);
       }
     }
   }
-  int64_t kSteps = words.size() / n8;
-  q.clear();
-  for (int64_t i = 0; i < kSteps; ++i)
-    for (int64_t n = 0; n < n8; ++n) {
-      const Vs &v = words[n * kSteps + i];
-      q.push_back(pack(v[0], v[1]));
-      q.push_back(pack(v[2], v[3]));
-    }
-}
-
-/// This warp's part of the scores of a tile, C fragments [n8][4]. Two chains of
-/// sums, since an mma waits for the one whose sum it continues.
-Vs DecodeBuilder::scores(V stage) {
-  Vs chain[2] = {Vs(n8 * 4, k.f32(0)), Vs(n8 * 4, k.f32(0))};
-  auto step = [&](int64_t which, int64_t i, ArrayRef<V> a) {
-    for (int64_t n = 0; n < n8; ++n) {
-      ArrayRef<V> c = ArrayRef<V>(chain[which]).slice(n * 4, 4);
-      Vs d = mma(a, ArrayRef<V>(q).slice((i * n8 + n) * 2, 2), c);
-      llvm::copy(d, chain[which].begin() + n * 4);
-    }
-  };
-  Ptr a = keyA + stage, b = fp8 ? keyB + stage : Ptr();
-  int64_t first = (steps + 1) / 2;
-  for (int64_t i = 0; i < steps; ++i) {
-    if (!fp8) {
-      step(i % 2, i, k.ldmatrix(a + i * 128));
-      continue;
-    }
-    Vs r = k.ldmatrix(i < first ? a + i * 128 : b + (i - first) * 128);
-    auto low = [&](int64_t j) { return k.e4m3ToF16(r[j]); };
-    auto high = [&](int64_t j) { return k.e4m3ToF16(r[j] >> 16); };
-    step(0, 2 * i, {low(0), low(1), high(0), high(1)});
-    step(1, 2 * i + 1, {low(2), low(3), high(2), high(3)});
-  }
-  for (int64_t i = 0; i < n8 * 4; ++i)
-    chain[0][i] = chain[0][i] + chain[1][i];
-  return chain[0];
-}
-
-void DecodeBuilder::storeScores(ArrayRef<V> c, V buffer) {
-  for (int64_t n = 0; n < n8; ++n) {
-    V even[2] = {c[n * 4], c[n * 4 + 2]}, odd[2] = {c[n * 4 + 1], c[n * 4 + 3]};
-    Vs first, second;
-    for (int64_t i = 0; i < 2; ++i) {
-      first.push_back(k.select(swapped, odd[i], even[i]));
-      second.push_back(k.select(swapped, even[i], odd[i]));
-    }
-    k.storeWords(scoreStore + buffer + n * 128, first);
-    k.storeWords(scoreStore2 + buffer + n * 128, second);
-  }
-}
-
-/// Scores of the tile, [blocks16][n8][4]: of head 8 n + g and tokens 2 t, 2 t + 1,
-/// 2 t + 8, 2 t + 9. With `rowsLeft`, those of tokens from there on are noScore.
-Vs DecodeBuilder::loadScores(V buffer, V rowsLeft) {
-  Vs v;
-  for (int64_t b = 0; b < blocks16; ++b)
-    for (int64_t n = 0; n < n8; ++n) {
-      Vs sum;
-      for (int64_t part = 0; part < kParts; ++part) {
-        Vs x = k.loadFloats(scoreLoad + buffer +
-                                ((b * kParts + part) * s.teamHeads() * 64 +
-                                 n * 128),
-                            4);
-        if (part == 0)
-          sum = x;
-        else
-          for (int64_t i = 0; i < 4; ++i)
-            sum[i] = sum[i] + x[i];
-      }
-      std::swap(sum[1], sum[2]); // stored as 2t, 2t + 8, 2t + 1, 2t + 9
-      if (rowsLeft.k)
-        for (int64_t i = 0; i < 4; ++i) {
-          V token = t * 2 + (b * 16 + (i & 1) + (i >> 1) * 8);
-          sum[i] = k.select(token < rowsLeft, sum[i], k.f32(noScore));
-        }
-      v.append(sum);
-    }
-  return v;
-}
-
-/// Raises the maxima, and scales what was summed, if a score is far above.
-DecodeBuilder::State DecodeBuilder::rescale(State state, ArrayRef<V> v) {
-  Vs highest;
-  V up = k.no();
-  for (int64_t n = 0; n < n8; ++n) {
-    V x;
-    for (int64_t b = 0; b < blocks16; ++b) {
-      ArrayRef<V> s4 = v.slice((b * n8 + n) * 4, 4);
-      V m = k.maximum(k.maximum(s4[0], s4[1]), k.maximum(s4[2], s4[3]));
-      x = b == 0 ? m : k.maximum(x, m);
-    }
-    x = x * toLog2;
-    highest.push_back(x);
-    up = up | (x > state.maximum[n] + k.f32(rescaleAbove));
-  }
-  Vs flat = state.flat();
-  SmallVector<Type> types(flat.size(), k.f32Type());
-  Vs result = k.ifElse(
-      k.any(up), types,
-      [&] {
-        State next = state;
-        for (int64_t n = 0; n < n8; ++n) {
-          V x = highest[n];
-          x = k.maximum(x, k.shuffleXor(x, 1));
-          x = k.maximum(x, k.shuffleXor(x, 2));
-          x = k.maximum(x, state.maximum[n]);
-          V factor = k.exp2(state.maximum[n] - x);
-          next.maximum[n] = x;
-          next.sum[n] = state.sum[n] * factor;
-          V even = k.shuffle(factor, t * 8), odd = k.shuffle(factor, t * 8 + 4);
-          for (int64_t i = 0; i < outTiles; ++i)
-            for (int64_t j = 0; j < 4; ++j) {
-              V &a = next.acc[(i * n8 + n) * 4 + j];
-              a = a * (j % 2 ? odd : even);
-            }
-        }
-        return next.flat();
-      },
-      [&] { return flat; });
-  return unflatten(result);
-}
-
-/// Adds the tile's values, weighted, and the weights as the products see them.
-DecodeBuilder::State DecodeBuilder::addValues(State state, ArrayRef<V> v,
-                                              V stage) {
-  Vs p; // [blocks16][n8][2]
-  for (int64_t b = 0; b < blocks16; ++b)
-    for (int64_t n = 0; n < n8; ++n) {
-      Vs e;
-      V minus = k.f32(0) - state.maximum[n];
-      for (int64_t i = 0; i < 4; ++i)
-        e.push_back(k.exp2(k.fma(v[(b * n8 + n) * 4 + i], toLog2, minus)));
-      for (int64_t i = 0; i < 4; i += 2) {
-        V packed = pack(e[i], e[i + 1]);
-        p.push_back(packed);
-        if (s.spec.cache == Format::BF16)
-          std::tie(e[i], e[i + 1]) = k.unpackBF16(packed);
-      }
-      state.sum[n] = state.sum[n] + ((e[0] + e[1]) + (e[2] + e[3]));
-    }
-  auto step = [&](int64_t tile, int64_t block, ArrayRef<V> a) {
-    for (int64_t n = 0; n < n8; ++n) {
-      int64_t at = (tile * n8 + n) * 4;
-      Vs d = mma(a, ArrayRef<V>(p).slice((block * n8 + n) * 2, 2),
-                 ArrayRef<V>(state.acc).slice(at, 4));
-      llvm::copy(d, state.acc.begin() + at);
-    }
-  };
-  for (int64_t b = 0; b < blocks16; ++b) {
-    Ptr at = valueAt[b] + stage;
-    if (!fp8) {
-      for (int64_t i = 0; i < outTiles; ++i)
-        step(i, b, k.ldmatrix(at + i * 128, /*transposed=*/true));
-      continue;
-    }
-    for (int64_t i = 0; i < outTiles / 2; ++i) {
-      Vs r = k.ldmatrix(at + i * 128, /*transposed=*/true);
-      Vs a;
-      for (V x : r) {
-        x = k.permuteBytes(x, x, 0x3120);
-        a.push_back(k.e4m3ToF16(x));
-        a.push_back(k.e4m3ToF16(x >> 16));
-      }
-      step(2 * i, b, ArrayRef<V>(a).slice(0, 4));
-      step(2 * i + 1, b, ArrayRef<V>(a).slice(4, 4));
-    }
-  }
-  return state;
-}
-
-//===----------------------------------------------------------------------===//
-// Results
-//===----------------------------------------------------------------------===//
-
-void DecodeBuilder::eachValue(const State &state, ArrayRef<V> factor,
-                              function_ref<void(V, V, V, V)> f) {
-  for (int64_t n = 0; n < n8; ++n) {
-    V even = k.shuffle(factor[n], t * 8), odd = k.shuffle(factor[n], t * 8 + 4);
-    for (int64_t i = 0; i < outTiles; ++i) {
-      ArrayRef<V> a = ArrayRef<V>(state.acc).slice((i * n8 + n) * 4, 4);
-      // Rows g and g + 8 of the fragment.
-      V low = fp8 ? w * 32 + (g * 2 + ((i & 1) * 16 + (i >> 1) * 128))
-                  : w * 16 + (g + i * 64);
-      V high = low + (fp8 ? 1 : 8);
-      V head = t * 2 + n * 8;
-      f(low, high, head, a[0] * even);
-      f(high, low, head, a[2] * even);
-      f(low, high, head + 1, a[1] * odd);
-      f(high, low, head + 1, a[3] * odd);
-    }
-  }
-}
-
-void DecodeBuilder::writeOutput(const State &state, ArrayRef<V> factor) {
-  Ptr y = k.buffer(7) + k.to64(work.token * s.spec.heads + teamHead) *
-                            (s.spec.latent * 4);
-  bool partial = s.spec.heads % s.blockHeads() != 0;
-  eachValue(state, factor, [&](V dim, V, V head, V value) {
-    Ptr at = y + (head * s.spec.latent + dim) * 4;
-    if (partial)
-      k.when(teamHead + head < s.spec.heads, [&] { k.store(at, value); });
-    else
-      k.store(at, value);
-  });
-}
-
-/// Through shared memory, where the stages were, to write whole sectors.
-void DecodeBuilder::writePartial(const State &state, ArrayRef<V> factor) {
-  int64_t rowBytes = (s.spec.latent + 8) * 2;
-  V number = k.block() / s.groups;
-  k.barrier(); // all warps are done with the stages
-  Ptr own = stages + team * (s.teamHeads() * rowBytes);
-  eachValue(state, factor, [&](V dim, V, V head, V value) {
-    k.storeI16(own + (head * rowBytes + dim * 2),
-               k.packF16(value, k.f32(0)));
-  });
-  for (int64_t n = 0; n < n8; ++n) {
-    V head = teamHead + g + n * 8;
-    k.when((w == 0) & (t == 0) & (head < s.spec.heads), [&] {
-      k.store(k.buffer(6) + k.to64(number * s.spec.heads + head) * 4,
-              state.maximum[n] + k.log2(state.sum[n]));
-    });
-  }
-  k.barrier();
-  int64_t perHead = s.spec.latent / 8;
-  Ptr out = k.buffer(5) + k.to64(number * s.spec.heads + groupHead) *
-                              (s.spec.latent * 2);
-  bool partial = s.spec.heads % s.blockHeads() != 0;
-  int64_t all = s.blockHeads() * perHead;
-  for (int64_t base = 0; base < all; base += k.threads()) {
-    V i = k.thread() + base;
-    V head = i / perHead, chunk = i % perHead;
-    auto copy = [&] {
-      k.storeWords(out + i * 16,
-                   k.loadWords(stages + (head * rowBytes + chunk * 16), 4));
-    };
-    if (partial)
-      k.when(groupHead + head < s.spec.heads, copy);
-    else
-      copy();
-  }
-}
-
-void DecodeBuilder::writeResult(State state) {
-  Vs factor;
-  for (V &sum : state.sum) {
-    sum = sum + k.shuffleXor(sum, 1);
-    sum = sum + k.shuffleXor(sum, 2);
-    factor.push_back(k.divide(valueScale, sum));
-  }
-  k.ifElse(
-      work.alone, [&] { writeOutput(state, factor); },
-      [&] { writePartial(state, factor); });
 }
 
 //===----------------------------------------------------------------------===//
@@ -550,13 +250,25 @@ void DecodeBuilder::build() {
       valueScale = k.scalarF32(1);
       toLog2 = toLog2 * valueScale;
     }
-    for (int64_t i = 0; i < ahead; ++i) {
-      k.when(tiles > i, [&] {
-        copyStage(k.i32(i * s.stageBytes()), firstTile + i, pages[i]);
-      });
-      k.cpAsyncCommit();
+    auto start = [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; ++i) {
+        k.when(tiles > i, [&] {
+          copyStage(k.i32(i * s.stageBytes()), firstTile + i, pages[i]);
+        });
+        k.cpAsyncCommit();
+      }
+    };
+    int64_t beside = std::min(ahead, s.stages - s.queryStages());
+    copyQuery();
+    k.cpAsyncCommit();
+    start(0, beside);
+    k.cpAsyncWait(beside);
+    k.barrier();
+    readQuery();
+    if (beside < ahead) {
+      k.barrier();
+      start(beside, ahead);
     }
-    loadQuery();
 
     k.cpAsyncWait(ahead - 1);
     k.barrier();
@@ -564,12 +276,12 @@ void DecodeBuilder::build() {
     k.cpAsyncWait(ahead - 2);
     k.barrier();
 
-    State start{Vs(outTiles * n8 * 4, k.f32(0)), Vs(n8, k.f32(noScore)),
+    State empty{Vs(outTiles * n8 * 4, k.f32(0)), Vs(n8, k.f32(noScore)),
                 Vs(n8, k.f32(0))};
     // {this stage, next stage, stage to fill, score buffer, page} and the state.
     Vs init{k.i32(0), k.i32(s.stageBytes()), k.i32(ahead * s.stageBytes()),
             k.i32(0), pages[ahead]};
-    init.append(start.flat());
+    init.append(empty.flat());
     Vs last = k.loop(
         k.i32(0), tiles - 1, 1, init, [&](V i, ArrayRef<V> carried) {
           V stage = carried[0], next = carried[1], fill = carried[2];

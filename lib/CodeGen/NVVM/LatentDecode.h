@@ -26,9 +26,13 @@ struct DecodeShape {
   int64_t few, many; ///< splits of all tokens together, short and long contexts
 
   bool fp8() const { return spec.cache == Format::FP8E4M3; }
+  /// Whether Q is taken in two bf16, the value and what rounding took from it.
+  bool exact() const { return spec.cache == Format::BF16; }
   int64_t teamHeads() const { return 8 * headTiles; }
   int64_t blockHeads() const { return teams * teamHeads(); }
   int64_t stageBytes() const { return 16 * pitch; }
+  /// Stages that Q in f32 takes at first, 8 heads each.
+  int64_t queryStages() const { return teams * headTiles; }
   /// One of a team's two buffers of score partials, f32 [4 warps][16][heads].
   int64_t scoreBytes() const { return 4 * 16 * teamHeads() * 4; }
   std::string name(llvm::StringRef family) const;
@@ -48,9 +52,9 @@ struct DecodeWork {
   V tiles;
   V alone;     ///< i1: the token has no other split
 };
-/// The work of split number `number` in a step of `tokens` tokens.
+/// The work of block `block` of a group in a step of `tokens` tokens.
 DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
-                    V tokens, V number);
+                    V tokens, V block);
 
 Kernel decodeAttention(KernelSite site, const DecodeShape &shape);
 Kernel decodeCombine(KernelSite site, const DecodeShape &shape);
