@@ -13,9 +13,11 @@
 // BN times. Registers: 128 accumulators, at most 32 of packed W, 8 to 16 of
 // fragments; one block an SM.
 //
-// All copies are bulk copies, each warp's share issued by its own lanes; mbarriers
+// Copies are cp.async of 16 bytes, each warp its own rows and 16 tokens; mbarriers
 // tell a slot full and empty, so warps run up to a slot or two apart and no barrier
-// of the block stands in the main loop. W goes ahead of gridWait().
+// of the block stands in the main loop. W goes ahead of gridWait(). (Bulk copies of
+// a quad's unit take a warp some 40 cycles each, half as long again as all else in
+// bf16.)
 //
 // Flops: 2 * rows * columns a token. Bytes a block and column: 256 rows of W and
 // BN values of x for 512 * BN flops, from L2, as blocks that run together share
@@ -114,7 +116,9 @@ struct LargeLinear {
   SmallVector<Ptr> weight; ///< of gate and up, or the segment's
   Ptr y;
   int64_t unitsOfPart, units, parts;
-  Ptr sourceA, sourceB;   ///< of this lane's copy
+  /// What this lane copies from: of gate and up, or twice the segment's; scales.
+  Ptr sourceA[2], sourceScales, sourceB;
+  V bytesA[2], bytesScales; ///< 16, or 0 beyond the matrix: of 16 rows each
   V rawOffset;            ///< of lane's words in a quad group
   SmallVector<V> fragmentB; ///< lane's offset in a piece for each step
 
@@ -124,6 +128,9 @@ struct LargeLinear {
 
 private:
   int64_t columns() const { return spec.segments[0].columns; }
+  int64_t quadStride() const {
+    return quant::packedUnits(s.format, columns()) * s.unitBytes;
+  }
   bool isHalf() const { return s.format != Format::BF16; }
   int64_t half() const { return spec.gated ? s.mTiles() / 2 : s.mTiles(); }
   int64_t partOf(int64_t mTile) const { return mTile / half(); }
@@ -164,8 +171,7 @@ void LargeLinear::locate() {
   firstToken = within / height * s.tokens;
 
   V groupAt = rowTile * s.groups + group;
-  int64_t unitCount = quant::packedUnits(s.format, columns());
-  V quad, quadEnd;
+  V quadEnd;
   int64_t quadsOfMatrix = s.quads() / (spec.gated ? 2 : 1);
   if (spec.gated) {
     localRow = groupAt * (s.groupRows() / 2);
@@ -193,18 +199,30 @@ void LargeLinear::locate() {
       at += llvm::divideCeil(segment.rows, s.groupRows());
     }
   }
-  // Rows beyond the matrix: the last ones again, whose results nobody stores.
-  int64_t quadsOfWarp = s.quads() / s.warpsOfGroup;
-  V mine = member * quadsOfWarp + lane % quadsOfWarp;
-  quad = k.minimum(localRow / 4 + mine % quadsOfMatrix, quadEnd - 1);
-  Ptr base = weight[0];
-  if (spec.gated)
-    base = k.select(mine >= quadsOfMatrix, weight[1], weight[0]);
-  sourceA = base + k.to64(quad) * (unitCount * s.unitBytes);
-  // x16 has ceil(tokens / 16) groups; those beyond, likewise.
+  // A warp copies 8 quads, two an instruction; the last 4 may be of `up`. Rows are
+  // padded to 4 quads, rows beyond become zeros.
+  V mine = member * 8 + (lane >> 4);
+  for (int64_t half = 0; half < 2; ++half) {
+    V at = mine + 4 * half, quad = localRow / 4 + at % quadsOfMatrix;
+    Ptr base = weight[0];
+    if (spec.gated)
+      base = k.select(at >= quadsOfMatrix, weight[1], weight[0]);
+    bytesA[half] = k.select(quad < quadEnd, k.i32(16), k.i32(0));
+    sourceA[half] = base + k.to64(quad) * quadStride() + (lane & 15) * 16;
+  }
+  if (s.unitBytes > 256) {
+    V at = lane >> 1, quad = localRow / 4 + at % quadsOfMatrix;
+    Ptr base = weight[0];
+    if (spec.gated)
+      base = k.select(at >= quadsOfMatrix, weight[1], weight[0]);
+    bytesScales = k.select(quad < quadEnd, k.i32(16), k.i32(0));
+    sourceScales = base + k.to64(quad) * quadStride() + ((lane & 1) * 16 + 256);
+  }
+  // x16 has ceil(tokens / 16) groups; those beyond repeat the last.
   V packed = k.minimum(firstToken / packedTokens + warp,
                        k.ceilDiv(tokens, packedTokens) - 1);
-  sourceB = k.buffer(0) + k.to64(packed) * packedRowsBytes(spec);
+  sourceB =
+      k.buffer(0) + k.to64(packed) * packedRowsBytes(spec) + lane * 16;
 
   V g = lane >> 2, t = lane & 3;
   rawOffset = group * s.bytesA() + (g >> 2) * s.unitBytes + (g & 3) * 64 + t * 16;
@@ -225,11 +243,11 @@ void LargeLinear::setUpBarriers() {
   emptyB = k.shared(8 * s.slotsB, 8);
   k.when(k.thread() == 0, [&] {
     for (int64_t i = 0; i < s.groups * s.slotsA; ++i) {
-      k.mbarrierInit(fullA + 8 * i, s.warpsOfGroup);
+      k.mbarrierInit(fullA + 8 * i, 32 * s.warpsOfGroup);
       k.mbarrierInit(emptyA + 8 * i, s.warpsOfGroup);
     }
     for (int64_t i = 0; i < s.slotsB; ++i) {
-      k.mbarrierInit(fullB + 8 * i, s.tokens / packedTokens);
+      k.mbarrierInit(fullB + 8 * i, 32 * (s.tokens / packedTokens));
       k.mbarrierInit(emptyB + 8 * i, k.warps());
     }
     k.mbarrierInitFence();
@@ -239,32 +257,35 @@ void LargeLinear::setUpBarriers() {
 
 /// Starts this warp's part of a unit of its group's rows, when the slot is empty.
 void LargeLinear::issueA(V unit) {
-  int64_t quadsOfWarp = s.quads() / s.warpsOfGroup;
   V slot = unit % s.slotsA;
   V at = group * s.slotsA + slot;
   if (s.warpsOfGroup > 1)
     k.mbarrierWait(emptyA + at * 8, (unit / s.slotsA & 1) ^ 1);
-  Ptr full = fullA + at * 8;
-  k.when(lane == 0, [&] {
-    k.mbarrierExpect(full, k.i32(quadsOfWarp * s.unitBytes));
-  });
-  k.syncWarp();
-  k.when(lane < quadsOfWarp, [&] {
-    V source = parts == 1 ? unit : unit % unitsOfPart;
-    k.bulkCopy(slotsA + slot * (s.groups * s.bytesA()) + group * s.bytesA() +
-                   (member * quadsOfWarp + lane) * s.unitBytes,
-               sourceA + k.to64(source) * s.unitBytes, k.i32(s.unitBytes),
-               full);
-  });
+  else
+    k.syncWarp(); // all lanes have loaded the words of the slot
+  V source = k.to64(parts == 1 ? unit : unit % unitsOfPart) * s.unitBytes;
+  Ptr to = slotsA + slot * (s.groups * s.bytesA()) + group * s.bytesA() +
+           member * (8 * s.unitBytes);
+  Ptr quads = to + (lane >> 4) * s.unitBytes + (lane & 15) * 16;
+  for (int64_t half = 0; half < 2; ++half) {
+    Ptr from = sourceA[half] + source;
+    for (int64_t i = 0; i < 2; ++i)
+      k.cpAsync16(quads + (4 * half + 2 * i) * s.unitBytes,
+                  from + 2 * i * quadStride(), bytesA[half]);
+  }
+  if (s.unitBytes > 256)
+    k.when(lane < 16, [&] {
+      k.cpAsync16(to + (lane >> 1) * s.unitBytes + ((lane & 1) * 16 + 256),
+                  sourceScales + source, bytesScales);
+    });
+  k.cpAsyncArrive(fullA + at * 8);
 }
 
 /// Starts this warp's 16 tokens of a chunk of x16, when the slot is empty.
 void LargeLinear::issueB(V chunk) {
-  k.when((warp < s.tokens / packedTokens) & (lane == 0), [&] {
+  auto copy = [&] {
     V slot = chunk % s.slotsB;
     k.mbarrierWait(emptyB + slot * 8, (chunk / s.slotsB & 1) ^ 1);
-    Ptr full = fullB + slot * 8;
-    k.mbarrierExpect(full, k.i32(s.pieceB()));
     V source = chunk;
     int64_t chunksOfPart = unitsOfPart * s.chunks();
     if (parts > 1) {
@@ -272,9 +293,16 @@ void LargeLinear::issueB(V chunk) {
       int64_t stored = llvm::alignTo(columns(), 128) / s.chunk;
       source = chunk / chunksOfPart * stored + chunk % chunksOfPart;
     }
-    k.bulkCopy(slotsB + slot * s.bytesB() + warp * s.pieceB(),
-               sourceB + k.to64(source) * s.pieceB(), k.i32(s.pieceB()), full);
-  });
+    Ptr to = slotsB + slot * s.bytesB() + warp * s.pieceB() + lane * 16;
+    Ptr from = sourceB + k.to64(source) * s.pieceB();
+    for (int64_t i = 0; i < s.pieceB(); i += 512)
+      k.cpAsync16(to + i, from + i);
+    k.cpAsyncArrive(fullB + slot * 8);
+  };
+  if (s.tokens / packedTokens == k.warps())
+    copy();
+  else
+    k.when(warp < s.tokens / packedTokens, copy);
 }
 
 void LargeLinear::waitA(V unit) {

@@ -18,15 +18,15 @@
 // an SM.
 //
 // Shared memory: 4 tiles of 16 rows with 16 bytes between rows (no bank conflicts;
-// one bulk copy a row), 74,752 bytes in 16-bit formats, 37,888 in FP8; 16,384 of
+// a warp copies 2 rows of a tile), 74,752 bytes in 16-bit formats, 37,888 in FP8; 16,384 of
 // partial scores, 4,096 of probabilities,
 // 4,096 of notes.
 //
 // A pair and row costs 2 * (576 + 512) flops; 64 pairs share the 1,152 bytes (FP8:
 // 576) of a row. Bound by the issue rate of mma.sync and, in FP8, of conversions.
 //
-// Rows from the end of a sequence on repeat the last one and get probability 0, so
-// nothing unwritten is read.
+// Rows from the end of a sequence on are zeros with probability 0, so nothing
+// unwritten is read.
 //
 //===----------------------------------------------------------------------===//
 #include "AttentionPrefill.h"
@@ -125,7 +125,7 @@ void Prefill::setUp() {
   ready = k.shared(2 * 8, 8);
   k.when(k.thread() == 0, [&] {
     for (int64_t i = 0; i < slots; ++i) {
-      k.mbarrierInit(full + 8 * i, 1);
+      k.mbarrierInit(full + 8 * i, threads);
       k.mbarrierInit(empty + 8 * i, threads / 32);
     }
     for (int64_t i = 0; i < 2; ++i) {
@@ -191,28 +191,39 @@ void Prefill::loadQuery() {
   }
 }
 
-/// The page of the row that this lane copies of a tile (lanes below 16).
+/// The page of a tile, or of the last one.
 V Prefill::pageOf(V tile) {
-  V row = k.minimum(tile * tileRows + (lane & 15), note(Rows) - 1);
+  V row = k.minimum(tile * tileRows, note(Rows) - 1);
   return k.loadI32(k.buffer(3) +
                    k.to64(note(Pages) + row / plan::pageTokens) * 4);
 }
 
-/// Starts the copy of a tile when its slot is empty. Of the first warp.
+/// Starts the copy of this warp's 2 rows of a tile, when its slot is empty.
 void Prefill::issue(const Run &run, V tile, V page) {
   V index = run.base + tile;
   V slot = index % slots;
   k.mbarrierWait(empty + slot * 8, (index / slots & 1) ^ 1);
-  Ptr barrier = full + slot * 8;
-  k.when(lane == 0,
-         [&] { k.mbarrierExpect(barrier, k.i32(tileRows * rowBytes)); });
-  k.syncWarp();
-  k.when(lane < tileRows, [&] {
-    V row = k.minimum(tile * tileRows + lane, note(Rows) - 1);
-    V at = page * plan::pageTokens + row % plan::pageTokens;
-    k.bulkCopy(tiles + slot * slotBytes + lane * pitch,
-               k.buffer(4) + k.to64(at) * rowBytes, k.i32(rowBytes), barrier);
-  });
+  V row = tile * tileRows + warp * 2; // rows lie one behind the other in a page
+  V at = page * plan::pageTokens + row % plan::pageTokens;
+  Ptr from = k.buffer(4) + k.to64(at) * rowBytes + lane * 16;
+  Ptr to = tiles + slot * slotBytes + warp * (2 * pitch) + lane * 16;
+  V left = (note(Rows) - row) * (rowBytes / 16); // chunks that exist
+  for (int64_t i = 0; i < 2 * rowBytes / 16; i += 32) {
+    V chunk = lane + i;
+    auto copy = [&] {
+      V gap = i + 31 < rowBytes / 16 ? k.i32(0)
+              : i >= rowBytes / 16
+                  ? k.i32(16)
+                  : k.select(chunk >= rowBytes / 16, k.i32(16), k.i32(0));
+      k.cpAsync16(to + gap + i * 16, from + i * 16,
+                  k.select(chunk < left, k.i32(16), k.i32(0)));
+    };
+    if (i + 32 <= 2 * rowBytes / 16)
+      copy();
+    else
+      k.when(chunk < 2 * rowBytes / 16, copy);
+  }
+  k.cpAsyncArrive(full + slot * 8);
 }
 
 /// This warp's part of the scores: [m-tile][n-tile][4].
@@ -376,9 +387,8 @@ Vs Prefill::output(V index, ArrayRef<V> before) {
 
 /// All tiles of a run. State: maximum, sum, accumulators.
 Vs Prefill::runBody(const Run &run, ArrayRef<V> state) {
-  V first = warp == 0;
   for (int64_t tile = 0; tile < tilesAhead; ++tile)
-    k.when(first & (run.tiles > tile), [&] {
+    k.when(run.tiles > tile, [&] {
       issue(run, k.i32(tile), pageOf(k.i32(tile)));
     });
   storePartial(scores(run.base), run.base);
@@ -389,7 +399,7 @@ Vs Prefill::runBody(const Run &run, ArrayRef<V> state) {
   Vs end = k.loop(
       k.i32(0), run.tiles - 1, 1, begin, [&](V tile, ArrayRef<V> now) {
         V next = tile + tilesAhead;
-        k.when(first & (next < run.tiles),
+        k.when(next < run.tiles,
                [&] { issue(run, next, now.back()); });
         V page = pageOf(next + 1);
         V index = run.base + tile;
@@ -418,10 +428,15 @@ void Prefill::store(ArrayRef<V> state) {
   k.barrier();
   ArrayRef<V> acc = state.drop_front(2);
   V pairs = tokens * spec.heads;
+  // Made anew, so that it takes no register in the loop.
+  V id = k.inlinePTX("mov.u32 $0, %tid.x;", "=r", k.i32Type(), {}, true);
+  V block = k.inlinePTX("mov.u32 $0, %ctaid.x;", "=r", k.i32Type(), {}, true);
+  V firstRow = (k.blocks() - 1 - block) * pairsOfBlock + (id >> 7) * 32 +
+               (id >> 2 & 7);
   for (int64_t mTile = 0; mTile < 2; ++mTile)
     for (int64_t half = 0; half < 2; ++half) {
       int64_t row = 16 * mTile + 8 * half;
-      V pair = firstPair + group * 32 + g + row;
+      V pair = firstRow + row;
       V factor = k.loadF32(factors + g * 4 + row * 4);
       if (fp8)
         factor = factor * cacheScale;
