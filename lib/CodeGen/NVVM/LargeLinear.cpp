@@ -112,7 +112,7 @@ struct LargeLinear {
 
   Ptr slotsA, slotsB, fullA, emptyA, fullB, emptyB;
   V lane, warp, group, member, tokens, firstToken;
-  V localRow, rows;       ///< of this warp's rows: first in the segment, end
+  V localRow, rows, quadEnd; ///< this warp's first row in its segment, the ends
   SmallVector<Ptr> weight; ///< of gate and up, or the segment's
   Ptr y;
   int64_t unitsOfPart, units, parts;
@@ -135,7 +135,8 @@ private:
   int64_t half() const { return spec.gated ? s.mTiles() / 2 : s.mTiles(); }
   int64_t partOf(int64_t mTile) const { return mTile / half(); }
 
-  void locate();
+  void locate(V block, V thread);
+  void setUpCopies();
   void setUpBarriers();
   void issueA(V unit);
   void issueB(V chunk);
@@ -157,22 +158,20 @@ private:
   static constexpr int64_t ahead = 2; ///< pairs of n-tiles loaded ahead
 };
 
-/// Which rows and tokens are this block's, and where this lane copies from.
-void LargeLinear::locate() {
-  lane = k.lane(), warp = k.warp();
+/// Which rows and tokens are this warp's.
+void LargeLinear::locate(V block, V thread) {
+  lane = thread & 31, warp = thread >> 5;
   group = warp / s.warpsOfGroup, member = warp % s.warpsOfGroup;
   // Blocks that run together: 8 row tiles times as many token tiles as fit.
   int64_t rowTileCount = rowTiles(spec, s.groupRows()), band = 8;
   V tokenTiles = k.ceilDiv(tokens, s.tokens);
-  V first = k.block() / (tokenTiles * band) * band;
-  V within = k.block() % (tokenTiles * band);
+  V first = block / (tokenTiles * band) * band;
+  V within = block % (tokenTiles * band);
   V height = k.minimum(k.i32(rowTileCount) - first, k.i32(band));
   V rowTile = first + within % height;
   firstToken = within / height * s.tokens;
 
   V groupAt = rowTile * s.groups + group;
-  V quadEnd;
-  int64_t quadsOfMatrix = s.quads() / (spec.gated ? 2 : 1);
   if (spec.gated) {
     localRow = groupAt * (s.groupRows() / 2);
     rows = k.i32(spec.segments[0].rows);
@@ -199,6 +198,11 @@ void LargeLinear::locate() {
       at += llvm::divideCeil(segment.rows, s.groupRows());
     }
   }
+}
+
+/// Where this lane copies from and loads its fragments.
+void LargeLinear::setUpCopies() {
+  int64_t quadsOfMatrix = s.quads() / (spec.gated ? 2 : 1);
   // A warp copies 8 quads, two an instruction; the last 4 may be of `up`. Rows are
   // padded to 4 quads, rows beyond become zeros.
   V mine = member * 8 + (lane >> 4);
@@ -579,7 +583,8 @@ void LargeLinear::build() {
   units = unitsOfPart * parts;
   tokens = k.scalar32(0);
   setUpBarriers();
-  locate();
+  locate(k.block(), k.thread());
+  setUpCopies();
   for (int64_t unit = 0; unit < std::min(s.aheadA(), units); ++unit)
     issueA(k.i32(unit));
   k.gridWait();
@@ -617,6 +622,7 @@ void LargeLinear::build() {
                     return unitBody(unit, now, false);
                   });
   end = unitBody(k.i32(units - 1), end, true);
+  locate(readAnew(k, "ctaid"), readAnew(k, "tid"));
   store(ArrayRef(end).take_front(accCount()),
         ArrayRef(end).drop_front(accCount()));
 }

@@ -88,6 +88,15 @@ private:
   V note(Note which) { return k.loadI32(notes + which * 4); }
   int64_t accCount() const { return 2 * nTiles * 4; }
 
+  /// The block's first pair. Later tokens have more rows, so they come first.
+  V pairOfBlock() {
+    return (k.blocks() - 1 - readAnew(k, "ctaid")) * pairsOfBlock;
+  }
+  V lastToken() {
+    return k.minimum((pairOfBlock() + (pairsOfBlock - 1)) / spec.heads,
+                     tokens - 1);
+  }
+
   void setUp();
   void loadQuery();
   V pageOf(V tile);
@@ -144,8 +153,7 @@ void Prefill::setUp() {
   flags = flags + group * 32;
   partialFull = partialFull + group * 8;
   ready = ready + group * 8;
-  // Later tokens have more rows, so they come first.
-  firstPair = (k.blocks() - 1 - k.block()) * pairsOfBlock;
+  firstPair = pairOfBlock();
   V matrix = lane >> 3, row8 = lane & 7;
   if (fp8) {
     // Matrices: rows 0-7, rows 8-15 of a 16-byte chunk; then of the next chunk.
@@ -428,11 +436,8 @@ void Prefill::store(ArrayRef<V> state) {
   k.barrier();
   ArrayRef<V> acc = state.drop_front(2);
   V pairs = tokens * spec.heads;
-  // Made anew, so that it takes no register in the loop.
-  V id = k.inlinePTX("mov.u32 $0, %tid.x;", "=r", k.i32Type(), {}, true);
-  V block = k.inlinePTX("mov.u32 $0, %ctaid.x;", "=r", k.i32Type(), {}, true);
-  V firstRow = (k.blocks() - 1 - block) * pairsOfBlock + (id >> 7) * 32 +
-               (id >> 2 & 7);
+  V id = readAnew(k, "tid");
+  V firstRow = pairOfBlock() + (id >> 7) * 32 + (id >> 2 & 7);
   for (int64_t mTile = 0; mTile < 2; ++mTile)
     for (int64_t half = 0; half < 2; ++half) {
       int64_t row = 16 * mTile + 8 * half;
@@ -469,28 +474,27 @@ void Prefill::build() {
   loadQuery();
   Ptr positions = k.buffer(1), sequence = k.buffer(2);
   V firstToken = firstPair / spec.heads;
-  V lastToken = k.minimum((firstPair + (pairsOfBlock - 1)) / spec.heads,
-                          tokens - 1);
 
   // State: the first token of the next run, tiles so far, maximum, sum,
   // accumulators.
   Vs state{firstToken, k.i32(0), k.f32(-1e30), k.f32(0)};
   state.append(accCount(), k.f32(0));
   Vs end = k.loopWhile(
-      state, [&](ArrayRef<V> now) { return !(now[0] > lastToken); },
+      state, [&](ArrayRef<V> now) { return lastToken() >= now[0]; },
       [&](ArrayRef<V> now) {
         V of = k.loadI32(sequence + now[0] * 4);
+        V last = lastToken();
         V next = k.loopWhile(
             {now[0] + 1},
             [&](ArrayRef<V> at) {
-              V same = k.loadI32(sequence + k.minimum(at[0], lastToken) * 4) ==
+              V same = k.loadI32(sequence + k.minimum(at[0], last) * 4) ==
                        of;
-              return (lastToken >= at[0]) & same;
+              return (last >= at[0]) & same;
             },
             [&](ArrayRef<V> at) { return Vs{at[0] + 1}; })[0];
         V rows = k.loadI32(positions + (next - 1) * 4) + 1;
-        V myToken =
-            (firstPair + group * 32 + quarter * 8 + g) / spec.heads;
+        // Pair 8 * warp + lane / 4 of the block is this lane's in the softmax.
+        V myToken = (pairOfBlock() + (readAnew(k, "tid") >> 2)) / spec.heads;
         V mine = (myToken >= now[0]) & (myToken < next);
         V limit = k.ifElse(
             mine, {k.i32Type()},
