@@ -123,7 +123,7 @@ private:
 
 void Prefill::setUp() {
   tiles = k.shared(slots * slotBytes, 128);
-  partial = k.shared(2 * 4 * 4 * 512, 128); // [group][reader][source][lane]
+  partial = k.shared(2 * 4 * 4 * 512, 128); // [group][reader][source][n-tile]
   weights = k.shared(2 * 2 * 1024, 128);    // [group][parity][m-tile][lane]
   factors = k.shared(2 * 2 * 32 * 4, 128);  // [group][parity][pair]
   flags = k.shared(2 * 2 * 16, 16);         // [group][parity][warp]
@@ -274,12 +274,13 @@ Vs Prefill::scores(V index) {
 void Prefill::storePartial(ArrayRef<V> s, V index) {
   // All have read the scores of the tile before when its probabilities are there.
   k.mbarrierWait(ready, (index + 1) & 1);
-  Ptr at = partial + quarter * 512 + lane * 16;
-  for (int64_t r = 0; r < 4; ++r) {
-    int64_t first = r / 2 * 8 + r % 2 * 2;
-    k.storeWords(at + r * 2048,
-                 {s[first], s[first + 1], s[first + 4], s[first + 5]});
-  }
+  // Two words at a time, as the products leave them in registers.
+  Ptr at = partial + quarter * 512 + lane * 8;
+  for (int64_t r = 0; r < 4; ++r)
+    for (int64_t nTile = 0; nTile < 2; ++nTile) {
+      int64_t first = r / 2 * 8 + nTile * 4 + r % 2 * 2;
+      k.storeWords(at + (r * 2048 + nTile * 256), {s[first], s[first + 1]});
+    }
   arrive(partialFull);
 }
 
@@ -288,13 +289,17 @@ void Prefill::storePartial(ArrayRef<V> s, V index) {
 Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state) {
   V index = run.base + tile;
   k.mbarrierWait(partialFull, index & 1);
-  Ptr from = partial + quarter * 2048 + lane * 16;
-  Vs x = k.loadFloats(from, 4);
-  for (int64_t source = 1; source < 4; ++source) {
-    Vs more = k.loadFloats(from + source * 512, 4);
-    for (int64_t i = 0; i < 4; ++i)
-      x[i] = x[i] + more[i];
-  }
+  Ptr from = partial + quarter * 2048 + lane * 8;
+  Vs x;
+  for (int64_t source = 0; source < 4; ++source)
+    for (int64_t nTile = 0; nTile < 2; ++nTile) {
+      Vs two = k.loadFloats(from + (source * 512 + nTile * 256), 2);
+      for (int64_t i = 0; i < 2; ++i)
+        if (source == 0)
+          x.push_back(two[i]);
+        else
+          x[2 * nTile + i] = x[2 * nTile + i] + two[i];
+    }
   V largest = k.f32(-INFINITY);
   V row = tile * tileRows + t * 2;
   V limit = note(Limit);
@@ -321,9 +326,11 @@ Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state) {
     sum = sum + a + b;
   }
   V parity = index & 1;
-  k.storeWords(weights + parity * 1024 + (quarter >> 1) * 512 + lane * 16 +
-                   (quarter & 1) * 8,
-               {low, high});
+  // a0 and a2, or a1 and a3, of an m-tile.
+  Ptr at = weights + parity * 1024 + (quarter >> 1) * 512 + lane * 16 +
+           (quarter & 1) * 4;
+  k.store(at, low);
+  k.store(at + 8, high);
   k.when(t == 0, [&] {
     k.store(factors + parity * 128 + quarter * 32 + g * 4, factor);
   });
@@ -355,11 +362,8 @@ Vs Prefill::output(V index, ArrayRef<V> before) {
       },
       [&] { return Vs(before); });
   Vs a;
-  for (int64_t mTile = 0; mTile < 2; ++mTile) {
-    // a0, a2 of one half of the pairs, then a1, a3 of the other.
-    Vs w = k.loadWords(weights + parity * 1024 + mTile * 512 + lane * 16, 4);
-    a.append({w[0], w[2], w[1], w[3]});
-  }
+  for (int64_t mTile = 0; mTile < 2; ++mTile)
+    a.append(k.loadWords(weights + parity * 1024 + mTile * 512 + lane * 16, 4));
   Ptr at = tileAt(index) + valueOffset;
   auto product = [&](int64_t nTile, ArrayRef<V> b) {
     for (int64_t mTile = 0; mTile < 2; ++mTile) {
