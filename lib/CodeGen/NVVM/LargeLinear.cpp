@@ -2,22 +2,22 @@
 //
 // Part of mla. y[t] = W x[t] on mma.sync m16n8k16 with f32 accumulation; rows of W
 // are M, tokens are N. A block of 8 warps computes 256 rows x BN tokens (64 to
-// 128, whichever fills the machine's waves best at maxTokens):
+// 128, whichever fills the machine's waves best at maxTokens), a warp 32 rows x BN.
+// Quantized weights are decoded to f16 in registers, once a block, and are used BN
+// times.
 //
-//            warps     warp tile       columns a step    slots     bytes
-//   bf16     4 x 2     64 x BN/2       W 32, x 32        3, 6      49152 + 768 BN
-//   fp8      8 x 1     32 x BN         W 64, x 64        2, 4      32768 + 512 BN
-//   4 bits   8 x 1     32 x BN         W 128, x 64       1, 5      18432 + 640 BN
+//            columns a unit    shared memory: W, x (slots of 64 columns)
+//   bf16     64                32,768 + 4 * 128 * BN
+//   fp8      128               32,768 + 4 * 128 * BN
+//   4 bits   128               18,432 + 5 * 128 * BN
 //
-// Quantized weights are decoded to f16 in registers, once a block, and are used
-// BN times. Registers: 128 accumulators, at most 32 of packed W, 8 to 16 of
-// fragments; one block an SM.
+// Registers: BN accumulators, 16 or 32 of packed W, 8 of fragments of W and 12 of x;
+// one block an SM.
 //
-// Copies are cp.async of 16 bytes, each warp its own rows and 16 tokens; mbarriers
-// tell a slot full and empty, so warps run up to a slot or two apart and no barrier
-// of the block stands in the main loop. W goes ahead of gridWait(). (Bulk copies of
-// a quad's unit take a warp some 40 cycles each, half as long again as all else in
-// bf16.)
+// Copies are cp.async of 16 bytes, each warp its own rows and 16 tokens. A warp's
+// rows are its own; of x, mbarriers tell a slot full and empty, so warps run up to
+// two slots apart and no barrier of the block stands in the main loop. W goes ahead
+// of gridWait(). (Bulk copies of a quad's unit take a warp some 40 cycles each.)
 //
 // Flops: 2 * rows * columns a token. Bytes a block and column: 256 rows of W and
 // BN values of x for 512 * BN flops, from L2, as blocks that run together share
@@ -39,17 +39,14 @@ namespace mla::nvvm {
 namespace large {
 
 /// fp8_block: the scales of column block `block` for this warp's rows, of each
-/// matrix; clamped from below by state `floor` when given.
+/// matrix.
 Vs LargeLinear::scaleOf(V block) {
   Vs out;
   int64_t blocks = llvm::divideCeil(columns(), 128);
   for (int64_t part = 0; part < scaleCount(); ++part) {
     // Rows beyond the matrix have the last block's.
     V row = k.minimum(localRow, rows - 1) / 128;
-    V tail = k.ceilDiv(rows, 16) * 4;
-    Ptr scales =
-        weight[part] +
-        k.to64(tail) * (quant::packedUnits(s.format, columns()) * s.unitBytes);
+    Ptr scales = weight[part] + k.to64(k.ceilDiv(rows, 16) * 4) * quadStride();
     out.push_back(k.loadF32(scales + k.to64(row * blocks + block) * 4));
   }
   return out;
@@ -63,43 +60,27 @@ Vs LargeLinear::unitBody(V unit, ArrayRef<V> state, bool last) {
   Vs words(state.slice(accCount(), wordCount()));
   Vs queue(state.slice(accCount() + wordCount(), ahead * 4));
   Vs scales(state.drop_front(accCount() + wordCount() + ahead * 4));
-  k.when(unit + s.aheadA() < units, [&] { issueA(unit + s.aheadA()); });
+  if (!last)
+    issueA(unit + 1);
 
   if (int64_t n = scaleCount()) {
-    // Every second unit begins a block of columns.
-    SmallVector<Type> types(accCount() + 3 * n, k.f32Type());
-    V inPart = parts == 1 ? unit : unit % unitsOfPart;
-    Vs all = k.ifElse(
-        ((inPart & 1) == 0) & (unit > 0), types,
-        [&] {
-          Vs out;
-          V block = inPart / 2;
-          Vs ratio, next;
-          for (int64_t p = 0; p < n; ++p) {
-            next.push_back(k.maximum(scales[n + p], scales[2 * n + p]));
-            ratio.push_back(k.divide(scales[p], next[p]));
-          }
-          for (int64_t i = 0; i < accCount(); ++i)
-            out.push_back(acc[i] *
-                          ratio[partOf(i / (s.pairs() * 8))]);
-          out.append(next);
-          int64_t blocks = llvm::divideCeil(columns(), 128);
-          V following = k.select(block + 1 < blocks, block + 1, k.i32(0));
-          out.append(scaleOf(following));
-          out.append(scales.begin() + 2 * n, scales.end());
-          return out;
-        },
-        [&] {
-          Vs out(acc);
-          out.append(scales);
-          return out;
-        });
-    acc.assign(all.begin(), all.begin() + accCount());
-    scales.assign(all.begin() + accCount(), all.end());
+    // A unit is a block of columns.
+    Vs ratio;
+    for (int64_t p = 0; p < n; ++p) {
+      V next = k.maximum(scales[n + p], scales[2 * n + p]);
+      ratio.push_back(k.divide(scales[p], next));
+      scales[p] = next;
+    }
+    for (int64_t i = 0; i < accCount(); ++i)
+      acc[i] = acc[i] * ratio[partOf(i / (s.pairs() * 8))];
+    if (!last) {
+      Vs next = scaleOf(parts == 1 ? unit + 1 : (unit + 1) % unitsOfPart);
+      llvm::copy(next, scales.begin() + n);
+    }
   }
 
   int64_t perStep = s.pairs(), total = s.steps() * perStep,
-          perChunk = s.stepsOfChunk() * perStep;
+          perChunk = Shape::stepsOfChunk * perStep;
   V firstChunk = unit * s.chunks();
   Vs nextWords, a;
   /// Loads pair `at` of this unit's sequence, or of the next unit's.
@@ -107,10 +88,8 @@ Vs LargeLinear::unitBody(V unit, ArrayRef<V> state, bool last) {
     if (at >= total) {
       if (last)
         return;
-      if (at == total) {
-        waitA(unit + 1);
+      if (at == total)
         nextWords = loadWords(unit + 1);
-      }
     }
     V chunk = firstChunk + at / perChunk;
     int64_t within = at % perChunk;
@@ -133,7 +112,7 @@ Vs LargeLinear::unitBody(V unit, ArrayRef<V> state, bool last) {
     int64_t step = at / perStep, pair = at % perStep;
     if (pair == 0)
       a = decode(words, step);
-    for (int64_t mTile = 0; mTile < s.mTiles(); ++mTile)
+    for (int64_t mTile = 0; mTile < mTiles; ++mTile)
       for (int64_t n = 0; n < 2; ++n) {
         int64_t first = ((mTile * s.pairs() + pair) * 2 + n) * 4;
         ArrayRef<V> A = ArrayRef(a).slice(4 * mTile, 4);
@@ -162,12 +141,8 @@ void LargeLinear::store(ArrayRef<V> acc, ArrayRef<V> scales) {
       factor.push_back(scales[part] * k.f32(16));
       break;
     case Format::NVFP4: {
-      V tail = k.ceilDiv(rows, 16) * 4;
-      factor.push_back(
-          k.loadF32(weight[part] +
-                    k.to64(tail) * (quant::packedUnits(s.format, columns()) *
-                                    s.unitBytes)) *
-          k.f32(4096));
+      V tail = k.to64(k.ceilDiv(rows, 16) * 4) * quadStride();
+      factor.push_back(k.loadF32(weight[part] + tail) * k.f32(4096));
       break;
     }
     case Format::Int4G32:
@@ -183,7 +158,7 @@ void LargeLinear::store(ArrayRef<V> acc, ArrayRef<V> scales) {
     return s.format == Format::BF16 ? v : v * factor[partOf(mTile)];
   };
   V firstRow = localRow + g;
-  V token0 = firstToken + member * s.warpTokens() + t * 2;
+  V token0 = firstToken + t * 2;
   V width = k.to64(rows);
   V corner = (k.to64(token0) * width + k.to64(firstRow)) * 4;
   for (int64_t nTile = 0; nTile < 2 * s.pairs(); ++nTile)
@@ -192,36 +167,49 @@ void LargeLinear::store(ArrayRef<V> acc, ArrayRef<V> scales) {
       V line = corner + width * (4 * (8 * nTile + odd));
       for (int64_t mTile = 0; mTile < half(); ++mTile)
         for (int64_t high = 0; high < 2; ++high) {
-          int64_t row = 16 * mTile + 8 * high;
+          int64_t row = 16 * mTile + 8 * high, i = 2 * high + odd;
           k.when(inside & (firstRow + row < rows), [&] {
-            V v = value(mTile, nTile, 2 * high + odd);
+            V v = value(mTile, nTile, i);
             if (spec.gated)
-              v = k.silu(v) * value(mTile + half(), nTile, 2 * high + odd);
-            if (spec.residual)
-              v = v + k.loadF32(k.buffer(3) + line + row * 4);
+              v = k.silu(v) * value(mTile + half(), nTile, i);
+            if (spec.residual) // Stream: may go ahead of the stores before it
+              v = v + k.loadF32(k.buffer(3) + line + row * 4, Cached::Stream);
             k.store(y + line + row * 4, v);
           });
         }
     }
 }
 
+/// Brings this block's part of the residual into L2 while the products run: a
+/// token's 256 rows are 8 lines.
+void LargeLinear::prefetchResidual() {
+  V row = localRow - warp * warpRows + (k.thread() & 7) * warpRows;
+  for (int64_t first = 0; first < s.tokens; first += blockThreads / 8) {
+    V token = firstToken + (k.thread() >> 3) + first;
+    k.when((row < rows) & (token < tokens), [&] {
+      k.prefetchL2(k.buffer(3) +
+                   (k.to64(token) * k.to64(rows) + k.to64(row)) * 4);
+    });
+  }
+}
+
 void LargeLinear::build() {
   parts = spec.exact ? 3 : 1;
-  unitsOfPart = quant::packedUnits(s.format, columns());
+  unitsOfPart = llvm::divideCeil(columns(), s.columns);
   units = unitsOfPart * parts;
   tokens = k.scalar32(0);
   setUpBarriers();
   locate(k.block(), k.thread());
   setUpCopies();
-  for (int64_t unit = 0; unit < std::min(s.aheadA(), units); ++unit)
-    issueA(k.i32(unit));
+  issueA(k.i32(0));
   k.gridWait();
   k.gridTrigger();
+  if (spec.residual)
+    prefetchResidual();
   for (int64_t c = 0; c < std::min(s.aheadB(), units * s.chunks()); ++c)
     issueB(k.i32(c));
 
   Vs state(accCount(), k.f32(0));
-  waitA(k.i32(0));
   state.append(loadWords(k.i32(0)));
   waitB(k.i32(0));
   for (int64_t pair = 0; pair < ahead; ++pair)
@@ -240,9 +228,8 @@ void LargeLinear::build() {
     for (V v : largest)
       floor.push_back(
           k.maximum(k.warpMax(v) * k.f32(0x1p-60), k.f32(0x1p-126)));
-    for (int64_t p = 0; p < n; ++p)
-      state.push_back(k.maximum(first[p], floor[p]));
-    state.append(scaleOf(k.i32(blocks > 1 ? 1 : 0)));
+    state.append(floor); // nothing is summed up yet, so any
+    state.append(first);
     state.append(floor);
   }
   Vs end = k.loop(k.i32(0), k.i32(units - 1), 1, state,
@@ -271,7 +258,7 @@ Kernel linearLarge(KernelSite site, const LinearSpec &spec) {
     name += "_residual";
   if (spec.exact)
     name += "_exact";
-  std::string grid = std::to_string(rowTiles(spec, shape.groupRows())) +
+  std::string grid = std::to_string(rowTiles(spec)) +
                      " * ceildiv(" + (spec.outputs ? "outputs" : "tokens") +
                      ", " + std::to_string(shape.tokens) + ")";
   Kernel kernel{name, grid};

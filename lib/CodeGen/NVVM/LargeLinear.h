@@ -13,38 +13,33 @@
 
 namespace mla::nvvm::large {
 
-constexpr int64_t blockRows = 256, blockThreads = 256;
+constexpr int64_t blockThreads = 256, warpCount = 8, blockRows = 256,
+                  warpRows = blockRows / warpCount;
+constexpr int64_t mTiles = warpRows / 16, quadsOfWarp = warpRows / 4;
 
-/// Compile-time shape of a kernel.
+/// Compile-time shape of a kernel. A step of the main loop is a unit of columns.
 struct Shape {
   Format format;
-  int64_t tokens;             ///< of a block
-  int64_t groups;             ///< of warps that share rows
-  int64_t warpsOfGroup;       ///< they split the tokens
-  int64_t slotsA, slotsB;
-  int64_t unitBytes, unitColumns;
-  int64_t chunk;              ///< columns of x a slot
+  int64_t tokens;    ///< of a block
+  int64_t columns;   ///< of a unit
+  int64_t quadBytes; ///< of a unit of 4 rows: two units of quant/Pack.h, or one
+  int64_t slotsB;
 
-  int64_t groupRows() const { return blockRows / groups; }
-  int64_t mTiles() const { return groupRows() / 16; }
-  int64_t warpTokens() const { return tokens / warpsOfGroup; }
-  int64_t pairs() const { return warpTokens() / 16; } ///< of n-tiles
-  int64_t quads() const { return groupRows() / 4; }
-  int64_t steps() const { return unitColumns / 16; }
-  int64_t chunks() const { return unitColumns / chunk; } ///< in a unit
-  int64_t stepsOfChunk() const { return chunk / 16; }
-  int64_t bytesA() const { return quads() * unitBytes; } ///< a group's slot
-  int64_t pieceB() const { return packedTokens * chunk * 2; }
-  int64_t bytesB() const { return tokens / packedTokens * pieceB(); }
-  /// Units of W that are under way ahead of the one whose words are in registers.
-  /// With two warps to a group the one before is left alone, as the other warp may
-  /// still read it.
-  int64_t aheadA() const { return warpsOfGroup == 1 ? slotsA : slotsA - 1; }
-  int64_t aheadB() const { return slotsB - 2; }
+  int64_t pairs() const { return tokens / 16; } ///< of n-tiles
+  int64_t steps() const { return columns / 16; }
+  int64_t chunks() const { return columns / chunkColumns; } ///< in a unit
+  bool hasScales() const { return quadBytes == 288; }
+  /// 16-byte words of a row that a lane has of a unit, times 4.
+  int64_t rowWords() const { return hasScales() ? 4 : 8; }
+  static constexpr int64_t stepsOfChunk = chunkColumns / 16;
+  static constexpr int64_t pieceB = packedTokens * chunkColumns * 2;
+  int64_t bytesA() const { return quadsOfWarp * quadBytes; } ///< a warp's
+  int64_t bytesB() const { return tokens / packedTokens * pieceB; }
+  int64_t aheadB() const { return slotsB - 2; } ///< chunks under way
 };
 
 /// Tiles of blockRows that all segments take.
-int64_t rowTiles(const LinearSpec &spec, int64_t groupRows);
+int64_t rowTiles(const LinearSpec &spec);
 Shape shapeFor(const LinearSpec &spec, const Gpu &gpu);
 
 /// The kernel under construction.
@@ -53,8 +48,8 @@ struct LargeLinear {
   const LinearSpec &spec;
   const Shape &s;
 
-  Ptr slotsA, slotsB, fullA, emptyA, fullB, emptyB;
-  V lane, warp, group, member, tokens, firstToken;
+  Ptr slotA, slotsB, fullA, fullB, emptyB; ///< of A: this warp's
+  V lane, warp, tokens, firstToken;
   V localRow, rows, quadEnd; ///< this warp's first row in its segment, the ends
   llvm::SmallVector<Ptr> weight; ///< of gate and up, or the segment's
   Ptr y;
@@ -62,7 +57,7 @@ struct LargeLinear {
   /// What this lane copies from: of gate and up, or twice the segment's; scales.
   Ptr sourceA[2], sourceScales, sourceB;
   V bytesA[2], bytesScales; ///< 16, or 0 beyond the matrix: of 16 rows each
-  V rawOffset;            ///< of lane's words in a quad group
+  Ptr rawA;               ///< this lane's words of its first row
   llvm::SmallVector<V> fragmentB; ///< lane's offset in a piece for each step
 
   LargeLinear(KernelBuilder &k, const LinearSpec &spec, const Shape &s)
@@ -71,11 +66,13 @@ struct LargeLinear {
 
 private:
   int64_t columns() const { return spec.segments[0].columns; }
+  /// Of a row of quads in memory.
   int64_t quadStride() const {
-    return quant::packedUnits(s.format, columns()) * s.unitBytes;
+    return quant::packedUnits(s.format, columns()) *
+           quant::unitBytes(s.format);
   }
   bool isHalf() const { return s.format != Format::BF16; }
-  int64_t half() const { return spec.gated ? s.mTiles() / 2 : s.mTiles(); }
+  int64_t half() const { return spec.gated ? mTiles / 2 : mTiles; }
   int64_t partOf(int64_t mTile) const { return mTile / half(); }
 
   void locate(V block, V thread);
@@ -83,17 +80,17 @@ private:
   void setUpBarriers();
   void issueA(V unit);
   void issueB(V chunk);
-  void waitA(V unit);
   void waitB(V chunk);
   Vs loadWords(V unit);
   Vs loadTokens(V chunk, int64_t step, int64_t pair);
   Vs decode(llvm::ArrayRef<V> words, int64_t step);
   Vs scaleOf(V block);
   Vs unitBody(V unit, llvm::ArrayRef<V> state, bool last);
+  void prefetchResidual();
   void store(llvm::ArrayRef<V> acc, llvm::ArrayRef<V> scales);
-  int64_t accCount() const { return s.mTiles() * s.pairs() * 2 * 4; }
+  int64_t accCount() const { return mTiles * s.pairs() * 2 * 4; }
   int64_t wordCount() const {
-    return s.mTiles() * 2 * (s.unitBytes > 256 ? 5 : 4);
+    return mTiles * 2 * (s.rowWords() + (s.hasScales() ? 1 : 0));
   }
   int64_t scaleCount() const {
     return s.format == Format::FP8Block ? (spec.gated ? 2 : 1) : 0;

@@ -104,8 +104,11 @@ private:
   Ptr tileAt(V index) { return tiles + index % slots * slotBytes; }
   Vs scores(V index);
   void storePartial(ArrayRef<V> s, V index);
-  Vs softmax(const Run &run, V tile, ArrayRef<V> state);
-  Vs output(V index, ArrayRef<V> acc);
+  Vs rescale(V index, ArrayRef<V> acc);
+  Vs loadWeights(V index);
+  void output(V index, ArrayRef<V> a, Vs &acc, int64_t from, int64_t to);
+  Vs softmax(const Run &run, V tile, ArrayRef<V> state,
+             function_ref<void(int64_t)> during);
   Vs runBody(const Run &run, ArrayRef<V> state);
   void store(ArrayRef<V> state);
   Vs mma(ArrayRef<V> a, ArrayRef<V> b, ArrayRef<V> c) {
@@ -284,117 +287,138 @@ void Prefill::storePartial(ArrayRef<V> s, V index) {
   arrive(partialFull);
 }
 
-/// Probabilities of 8 pairs and 16 rows: this lane has pair g, rows 2t, 2t + 1,
-/// 2t + 8 and 2t + 9. State: maximum, sum of this lane's.
-Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state) {
-  V index = run.base + tile;
-  k.mbarrierWait(partialFull, index & 1);
-  Ptr from = partial + quarter * 2048 + lane * 8;
-  Vs x;
-  for (int64_t source = 0; source < 4; ++source)
-    for (int64_t nTile = 0; nTile < 2; ++nTile) {
-      Vs two = k.loadFloats(from + (source * 512 + nTile * 256), 2);
-      for (int64_t i = 0; i < 2; ++i)
-        if (source == 0)
-          x.push_back(two[i]);
-        else
-          x[2 * nTile + i] = x[2 * nTile + i] + two[i];
-    }
-  V largest = k.f32(-INFINITY);
-  V row = tile * tileRows + t * 2;
-  V limit = note(Limit);
-  for (int64_t i = 0; i < 4; ++i) {
-    if (fp8)
-      x[i] = x[i] * cacheScale;
-    x[i] = k.select(row + (i % 2 + i / 2 * 8) < limit, x[i],
-                    k.f32(-INFINITY));
-    largest = k.maximum(largest, x[i]);
-  }
-  largest = k.maximum(largest, k.shuffleXor(largest, 1));
-  largest = k.maximum(largest, k.shuffleXor(largest, 2));
-  V rises = largest > state[0] + k.f32(6);
-  V maximum = k.select(rises, largest, state[0]);
-  V factor = k.exp2(state[0] - maximum);
-  for (V &v : x)
-    v = k.exp2(v - maximum);
-  V low = pack(x[0], x[1]), high = pack(x[2], x[3]);
-  // The sum is of what the products see.
-  V sum = state[1] * factor;
-  for (V word : {low, high}) {
-    auto [a, b] = spec.cache == Format::BF16 ? k.unpackBF16(word)
-                                             : k.unpackF16(word);
-    sum = sum + a + b;
-  }
-  V parity = index & 1;
-  // a0 and a2, or a1 and a3, of an m-tile.
-  Ptr at = weights + parity * 1024 + (quarter >> 1) * 512 + lane * 16 +
-           (quarter & 1) * 4;
-  k.store(at, low);
-  k.store(at + 8, high);
-  k.when(t == 0, [&] {
-    k.store(factors + parity * 128 + quarter * 32 + g * 4, factor);
-  });
-  V any = k.select(k.any(rises), k.i32(1), k.i32(0));
-  k.when(lane == 0,
-         [&] { k.store(flags + parity * 16 + quarter * 4, any); });
-  arrive(ready);
-  return {maximum, sum};
-}
-
-/// acc += probabilities * values of tile `index`, after which its slot is empty.
-Vs Prefill::output(V index, ArrayRef<V> before) {
+/// acc times the factors of tile `index`, if a warp of the group has any: those of
+/// the other warps are not stored.
+Vs Prefill::rescale(V index, ArrayRef<V> acc) {
   V parity = index & 1;
   Vs flag = k.loadWords(flags + parity * 16, 4);
   SmallVector<Type> types(accCount(), k.f32Type());
-  Vs acc = k.ifElse(
+  return k.ifElse(
       !((flag[0] | flag[1] | flag[2] | flag[3]) == 0), types,
       [&] {
         Vs out;
         for (int64_t mTile = 0; mTile < 2; ++mTile) {
           V f[2];
-          for (int64_t half = 0; half < 2; ++half)
-            f[half] = k.loadF32(factors + parity * 128 + g * 4 +
-                                (mTile * 64 + half * 32));
+          for (int64_t half = 0; half < 2; ++half) {
+            V stored = k.loadF32(factors + parity * 128 + g * 4 +
+                                 (mTile * 64 + half * 32));
+            f[half] = k.select(flag[2 * mTile + half] == 0, k.f32(1), stored);
+          }
           for (int64_t i = 0; i < nTiles * 4; ++i)
-            out.push_back(before[mTile * nTiles * 4 + i] * f[i % 4 / 2]);
+            out.push_back(acc[mTile * nTiles * 4 + i] * f[i % 4 / 2]);
         }
         return out;
       },
-      [&] { return Vs(before); });
+      [&] { return Vs(acc); });
+}
+
+/// Probabilities of tile `index` as A fragments.
+Vs Prefill::loadWeights(V index) {
   Vs a;
   for (int64_t mTile = 0; mTile < 2; ++mTile)
-    a.append(k.loadWords(weights + parity * 1024 + mTile * 512 + lane * 16, 4));
+    a.append(k.loadWords(
+        weights + (index & 1) * 1024 + mTile * 512 + lane * 16, 4));
+  return a;
+}
+
+/// acc += probabilities `a` * values of tile `index`, n-tiles [from, to).
+void Prefill::output(V index, ArrayRef<V> a, Vs &acc, int64_t from,
+                     int64_t to) {
   Ptr at = tileAt(index) + valueOffset;
   auto product = [&](int64_t nTile, ArrayRef<V> b) {
     for (int64_t mTile = 0; mTile < 2; ++mTile) {
       int64_t first = (mTile * nTiles + nTile) * 4;
-      Vs d = mma(ArrayRef(a).slice(4 * mTile, 4), b,
-                 ArrayRef(acc).slice(first, 4));
+      Vs d = mma(a.slice(4 * mTile, 4), b, ArrayRef(acc).slice(first, 4));
       llvm::copy(d, acc.begin() + first);
     }
   };
   if (!fp8) {
-    for (int64_t n = 0; n < nTiles; n += 2) {
+    for (int64_t n = from; n < to; n += 2) {
       Vs r = k.ldmatrix(at + n * 16, /*transposed=*/true);
       product(n, ArrayRef(r).take_front(2));
       product(n + 1, ArrayRef(r).drop_front(2));
     }
-  } else {
-    // A chunk of 16 values is two n-tiles: its even and its odd columns.
-    for (int64_t n = 0; n < nTiles; n += 4) {
-      Vs r = k.ldmatrix(at + n * 8, /*transposed=*/true);
-      for (int64_t c = 0; c < 2 && n + 2 * c < nTiles; ++c) {
-        V first = k.permuteBytes(r[2 * c], r[2 * c], 0x3120);
-        V second = k.permuteBytes(r[2 * c + 1], r[2 * c + 1], 0x3120);
-        product(n + 2 * c, {k.e4m3ToF16(first & 0xFFFF),
-                            k.e4m3ToF16(second & 0xFFFF)});
-        product(n + 2 * c + 1,
-                {k.e4m3ToF16(first >> 16), k.e4m3ToF16(second >> 16)});
-      }
+    return;
+  }
+  // A chunk of 16 values is two n-tiles: its even and its odd columns.
+  for (int64_t n = from; n < to; n += 4) {
+    Vs r = k.ldmatrix(at + n * 8, /*transposed=*/true);
+    for (int64_t c = 0; c < 2 && n + 2 * c < to; ++c) {
+      V first = k.permuteBytes(r[2 * c], r[2 * c], 0x3120);
+      V second = k.permuteBytes(r[2 * c + 1], r[2 * c + 1], 0x3120);
+      product(n + 2 * c, {k.e4m3ToF16(first & 0xFFFF),
+                          k.e4m3ToF16(second & 0xFFFF)});
+      product(n + 2 * c + 1,
+              {k.e4m3ToF16(first >> 16), k.e4m3ToF16(second >> 16)});
     }
   }
-  arrive(empty + index % slots * 8);
-  return acc;
+}
+
+/// Probabilities of 8 pairs and 16 rows of a tile: this lane has pair g, rows 2t,
+/// 2t + 1, 2t + 8 and 2t + 9. State: maximum, sum of this lane's. `during(i)` is
+/// called where there is time for other work, i = 0 to 2 in order.
+Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state,
+                    function_ref<void(int64_t)> during) {
+  V index = run.base + tile;
+  k.mbarrierWait(partialFull, index & 1);
+  Ptr from = partial + quarter * 2048 + lane * 8;
+  Vs parts[8];
+  for (int64_t i = 0; i < 8; ++i)
+    parts[i] = k.loadFloats(from + i * 256, 2);
+  V limit = note(Limit);
+  during(0);
+  Vs x;
+  for (int64_t nTile = 0; nTile < 2; ++nTile)
+    for (int64_t i = 0; i < 2; ++i)
+      x.push_back((parts[nTile][i] + parts[nTile + 2][i]) +
+                  (parts[nTile + 4][i] + parts[nTile + 6][i]));
+  V row = tile * tileRows + t * 2;
+  for (int64_t i = 0; i < 4; ++i) {
+    if (fp8)
+      x[i] = x[i] * cacheScale;
+    x[i] = k.select(row + (i % 2 + i / 2 * 8) < limit, x[i],
+                    k.f32(-INFINITY));
+  }
+  V largest = k.maximum(k.maximum(x[0], x[1]), k.maximum(x[2], x[3]));
+  V rises = k.any(largest > state[0] + k.f32(6));
+  during(1);
+  V parity = index & 1;
+  Vs now = k.ifElse(
+      rises, {k.f32Type(), k.f32Type()},
+      [&] {
+        // The lanes of a pair agree on a maximum.
+        V all = k.maximum(largest, k.shuffleXor(largest, 1));
+        all = k.maximum(all, k.shuffleXor(all, 2));
+        V maximum = k.select(all > state[0] + k.f32(6), all, state[0]);
+        V factor = k.exp2(state[0] - maximum);
+        k.when(t == 0, [&] {
+          k.store(factors + parity * 128 + quarter * 32 + g * 4, factor);
+        });
+        return Vs{maximum, state[1] * factor};
+      },
+      [&] { return Vs(state); });
+  V maximum = now[0], sum = now[1];
+  for (V &v : x)
+    v = k.exp2(v - maximum);
+  V low = pack(x[0], x[1]), high = pack(x[2], x[3]);
+  during(2);
+  // The sum is of what the products see.
+  for (V word : {low, high}) {
+    auto [a, b] = spec.cache == Format::BF16 ? k.unpackBF16(word)
+                                             : k.unpackF16(word);
+    sum = sum + (a + b);
+  }
+  // a0 and a2, or a1 and a3, of an m-tile.
+  Ptr at = weights + parity * 1024 + (quarter >> 1) * 512 + lane * 16 +
+           (quarter & 1) * 4;
+  k.store(at, low);
+  k.store(at + 8, high);
+  k.when(lane == 0, [&] {
+    k.store(flags + parity * 16 + quarter * 4,
+            k.select(rises, k.i32(1), k.i32(0)));
+  });
+  arrive(ready);
+  return {maximum, sum};
 }
 
 /// All tiles of a run. State: maximum, sum, accumulators.
@@ -404,7 +428,8 @@ Vs Prefill::runBody(const Run &run, ArrayRef<V> state) {
       issue(run, k.i32(tile), pageOf(k.i32(tile)));
     });
   storePartial(scores(run.base), run.base);
-  Vs begin = softmax(run, k.i32(0), state.take_front(2));
+  Vs begin =
+      softmax(run, k.i32(0), state.take_front(2), [](int64_t) {});
   begin.append(state.begin() + 2, state.end());
   // The page of the next tile to be copied is looked up a tile ahead.
   begin.push_back(pageOf(k.i32(tilesAhead)));
@@ -416,8 +441,21 @@ Vs Prefill::runBody(const Run &run, ArrayRef<V> state) {
         V page = pageOf(next + 1);
         V index = run.base + tile;
         storePartial(scores(index + 1), index + 1);
-        Vs acc = output(index, now.drop_front(2).drop_back());
-        Vs out = softmax(run, tile + 1, now.take_front(2));
+        Vs acc = rescale(index, now.drop_front(2).drop_back());
+        Vs a = loadWeights(index);
+        // A quarter of the products goes ahead of the wait for the other warps'
+        // scores, the others between the steps of the softmax.
+        int64_t part = llvm::alignTo(llvm::divideCeil(nTiles, 4), 4);
+        auto products = [&](int64_t i) {
+          output(index, a, acc, std::min(i * part, nTiles),
+                 std::min((i + 1) * part, nTiles));
+        };
+        products(0);
+        Vs out = softmax(run, tile + 1, now.take_front(2), [&](int64_t i) {
+          products(i + 1);
+          if (i == 2)
+            arrive(empty + index % slots * 8);
+        });
         out.append(acc);
         out.push_back(page);
         return out;
@@ -425,7 +463,10 @@ Vs Prefill::runBody(const Run &run, ArrayRef<V> state) {
   V index = run.base + run.tiles - 1;
   k.mbarrierWait(ready, index & 1);
   Vs out(end.begin(), end.begin() + 2);
-  out.append(output(index, ArrayRef(end).drop_front(2).drop_back()));
+  Vs acc = rescale(index, ArrayRef(end).drop_front(2).drop_back());
+  output(index, loadWeights(index), acc, 0, nTiles);
+  arrive(empty + index % slots * 8);
+  out.append(acc);
   return out;
 }
 
