@@ -231,6 +231,11 @@ public:
   V sharedAddress(Ptr p); ///< as i32
   /// 16 bytes; L2 fetches 128.
   void cpAsync16(Ptr shared, Ptr global);
+  /// 16 bytes of which the first `bytes` (0 or 16) are read, zeros the rest.
+  void cpAsync16(Ptr shared, Ptr global, V bytes);
+  /// This thread's copies so far arrive at `barrier` when they have landed; it
+  /// counts one arrival for each thread.
+  void cpAsyncArrive(Ptr barrier);
   void cpAsyncCommit();
   void cpAsyncWait(int64_t groupsLeft);
   void mbarrierInit(Ptr barrier, int64_t arrivals);

@@ -341,6 +341,15 @@ void KernelBuilder::cpAsync16(Ptr shared, Ptr global) {
   inlinePTX("cp.async.cg.shared.global.L2::128B [$0], [$1], 16;", "r,l", Type(),
             {sharedAddress(shared).value, global.value}, true);
 }
+void KernelBuilder::cpAsync16(Ptr shared, Ptr global, V bytes) {
+  inlinePTX("cp.async.cg.shared.global.L2::128B [$0], [$1], 16, $2;", "r,l,r",
+            Type(), {sharedAddress(shared).value, global.value, bytes.value},
+            true);
+}
+void KernelBuilder::cpAsyncArrive(Ptr barrier) {
+  inlinePTX("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", "r", Type(),
+            {sharedAddress(barrier).value}, true);
+}
 void KernelBuilder::cpAsyncCommit() { NVVM::CpAsyncCommitGroupOp::create(b); }
 void KernelBuilder::cpAsyncWait(int64_t groupsLeft) {
   NVVM::CpAsyncWaitGroupOp::create(b, uint32_t(groupsLeft));

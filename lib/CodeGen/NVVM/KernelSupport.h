@@ -39,6 +39,13 @@ inline std::string nameOf(double v) {
   return llvm::utohexstr(llvm::bit_cast<uint32_t>(float(v)), true);
 }
 
+/// The x part of special register `name` ("tid", "ctaid"), read anew: what is made of
+/// it behind a loop takes no register in the loop.
+inline V readAnew(KernelBuilder &k, llvm::StringRef name) {
+  return k.inlinePTX("mov.u32 $0, %" + name.str() + ".x;", "=r", k.i32Type(), {},
+                     /*sideEffects=*/true);
+}
+
 /// The index of a token's row in a paged cache: page_table[sequence[t], position /
 /// 64] * 64 + position % 64. `pages` is the page table's row length.
 inline V cacheRow(KernelBuilder &k, V position, V sequence, Ptr pageTable,

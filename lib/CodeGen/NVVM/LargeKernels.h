@@ -15,9 +15,9 @@
 // In x16 values are bf16 for bf16 weights; else f16, times 2^-4 and clamped to
 // +-65504. With `exact` there are three parts, each what the ones before it lost.
 // Columns are padded to 128 with zeros, and tokens to 16. Order: [16 tokens][part]
-// [chunk of 32 (bf16) or 64 columns][16 tokens][columns], in a chunk as ldmatrix
-// reads it without bank conflicts, columns in the order of the fragments that
-// packed weights are (quant/Pack.h).
+// [chunk of 64 columns][16 tokens][columns], in a chunk as ldmatrix reads it without
+// bank conflicts, columns in the order of the fragments that packed weights are
+// (quant/Pack.h).
 //
 //===----------------------------------------------------------------------===//
 #ifndef MLA_LIB_CODEGEN_NVVM_LARGEKERNELS_H
@@ -40,10 +40,7 @@ Kernel linearLarge(KernelSite site, const LinearSpec &spec);
 //===--- Inside --------------------------------------------------------------===//
 
 /// Tokens that stand together in x16, and columns of a chunk of it.
-constexpr int64_t packedTokens = 16;
-constexpr int64_t chunkColumns(Format format) {
-  return format == Format::BF16 ? 32 : 64;
-}
+constexpr int64_t packedTokens = 16, chunkColumns = 64;
 
 } // namespace mla::nvvm
 

@@ -117,11 +117,11 @@ Kernel packRows(KernelSite site, const LinearSpec &spec) {
 
   auto pack = [&](V a, V b) { return half ? k.packF16(a, b) : k.packBF16(a, b); };
   auto unpack = [&](V p) { return half ? k.unpackF16(p) : k.unpackBF16(p); };
-  int64_t width = chunkColumns(format), pitch = 2 * width;
+  constexpr int64_t width = chunkColumns, pitch = 2 * width;
   Ptr group = k.buffer(result) +
               k.to64(token / packedTokens) * packedRowsBytes(spec);
   V n = token % packedTokens;
-  V swizzle = half ? n & 7 : n >> 1 & 3;
+  V swizzle = n & 7;
   k.loop(k.thread(), k.i32(steps), k.threads(), [&](V step) {
     Vs values;
     for (int64_t t = 0; t < 4; ++t) {

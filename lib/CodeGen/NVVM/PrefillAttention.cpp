@@ -18,15 +18,15 @@
 // an SM.
 //
 // Shared memory: 4 tiles of 16 rows with 16 bytes between rows (no bank conflicts;
-// one bulk copy a row), 74,752 bytes in 16-bit formats, 37,888 in FP8; 16,384 of
+// a warp copies 2 rows of a tile), 74,752 bytes in 16-bit formats, 37,888 in FP8; 16,384 of
 // partial scores, 4,096 of probabilities,
 // 4,096 of notes.
 //
 // A pair and row costs 2 * (576 + 512) flops; 64 pairs share the 1,152 bytes (FP8:
 // 576) of a row. Bound by the issue rate of mma.sync and, in FP8, of conversions.
 //
-// Rows from the end of a sequence on repeat the last one and get probability 0, so
-// nothing unwritten is read.
+// Rows from the end of a sequence on are zeros with probability 0, so nothing
+// unwritten is read.
 //
 //===----------------------------------------------------------------------===//
 #include "AttentionPrefill.h"
@@ -88,6 +88,15 @@ private:
   V note(Note which) { return k.loadI32(notes + which * 4); }
   int64_t accCount() const { return 2 * nTiles * 4; }
 
+  /// The block's first pair. Later tokens have more rows, so they come first.
+  V pairOfBlock() {
+    return (k.blocks() - 1 - readAnew(k, "ctaid")) * pairsOfBlock;
+  }
+  V lastToken() {
+    return k.minimum((pairOfBlock() + (pairsOfBlock - 1)) / spec.heads,
+                     tokens - 1);
+  }
+
   void setUp();
   void loadQuery();
   V pageOf(V tile);
@@ -95,8 +104,11 @@ private:
   Ptr tileAt(V index) { return tiles + index % slots * slotBytes; }
   Vs scores(V index);
   void storePartial(ArrayRef<V> s, V index);
-  Vs softmax(const Run &run, V tile, ArrayRef<V> state);
-  Vs output(V index, ArrayRef<V> acc);
+  Vs rescale(V index, ArrayRef<V> acc);
+  Vs loadWeights(V index);
+  void output(V index, ArrayRef<V> a, Vs &acc, int64_t from, int64_t to);
+  Vs softmax(const Run &run, V tile, ArrayRef<V> state,
+             function_ref<void(int64_t)> during);
   Vs runBody(const Run &run, ArrayRef<V> state);
   void store(ArrayRef<V> state);
   Vs mma(ArrayRef<V> a, ArrayRef<V> b, ArrayRef<V> c) {
@@ -114,7 +126,7 @@ private:
 
 void Prefill::setUp() {
   tiles = k.shared(slots * slotBytes, 128);
-  partial = k.shared(2 * 4 * 4 * 512, 128); // [group][reader][source][lane]
+  partial = k.shared(2 * 4 * 4 * 512, 128); // [group][reader][source][n-tile]
   weights = k.shared(2 * 2 * 1024, 128);    // [group][parity][m-tile][lane]
   factors = k.shared(2 * 2 * 32 * 4, 128);  // [group][parity][pair]
   flags = k.shared(2 * 2 * 16, 16);         // [group][parity][warp]
@@ -125,7 +137,7 @@ void Prefill::setUp() {
   ready = k.shared(2 * 8, 8);
   k.when(k.thread() == 0, [&] {
     for (int64_t i = 0; i < slots; ++i) {
-      k.mbarrierInit(full + 8 * i, 1);
+      k.mbarrierInit(full + 8 * i, threads);
       k.mbarrierInit(empty + 8 * i, threads / 32);
     }
     for (int64_t i = 0; i < 2; ++i) {
@@ -144,8 +156,7 @@ void Prefill::setUp() {
   flags = flags + group * 32;
   partialFull = partialFull + group * 8;
   ready = ready + group * 8;
-  // Later tokens have more rows, so they come first.
-  firstPair = (k.blocks() - 1 - k.block()) * pairsOfBlock;
+  firstPair = pairOfBlock();
   V matrix = lane >> 3, row8 = lane & 7;
   if (fp8) {
     // Matrices: rows 0-7, rows 8-15 of a 16-byte chunk; then of the next chunk.
@@ -191,28 +202,39 @@ void Prefill::loadQuery() {
   }
 }
 
-/// The page of the row that this lane copies of a tile (lanes below 16).
+/// The page of a tile, or of the last one.
 V Prefill::pageOf(V tile) {
-  V row = k.minimum(tile * tileRows + (lane & 15), note(Rows) - 1);
+  V row = k.minimum(tile * tileRows, note(Rows) - 1);
   return k.loadI32(k.buffer(3) +
                    k.to64(note(Pages) + row / plan::pageTokens) * 4);
 }
 
-/// Starts the copy of a tile when its slot is empty. Of the first warp.
+/// Starts the copy of this warp's 2 rows of a tile, when its slot is empty.
 void Prefill::issue(const Run &run, V tile, V page) {
   V index = run.base + tile;
   V slot = index % slots;
   k.mbarrierWait(empty + slot * 8, (index / slots & 1) ^ 1);
-  Ptr barrier = full + slot * 8;
-  k.when(lane == 0,
-         [&] { k.mbarrierExpect(barrier, k.i32(tileRows * rowBytes)); });
-  k.syncWarp();
-  k.when(lane < tileRows, [&] {
-    V row = k.minimum(tile * tileRows + lane, note(Rows) - 1);
-    V at = page * plan::pageTokens + row % plan::pageTokens;
-    k.bulkCopy(tiles + slot * slotBytes + lane * pitch,
-               k.buffer(4) + k.to64(at) * rowBytes, k.i32(rowBytes), barrier);
-  });
+  V row = tile * tileRows + warp * 2; // rows lie one behind the other in a page
+  V at = page * plan::pageTokens + row % plan::pageTokens;
+  Ptr from = k.buffer(4) + k.to64(at) * rowBytes + lane * 16;
+  Ptr to = tiles + slot * slotBytes + warp * (2 * pitch) + lane * 16;
+  V left = (note(Rows) - row) * (rowBytes / 16); // chunks that exist
+  for (int64_t i = 0; i < 2 * rowBytes / 16; i += 32) {
+    V chunk = lane + i;
+    auto copy = [&] {
+      V gap = i + 31 < rowBytes / 16 ? k.i32(0)
+              : i >= rowBytes / 16
+                  ? k.i32(16)
+                  : k.select(chunk >= rowBytes / 16, k.i32(16), k.i32(0));
+      k.cpAsync16(to + gap + i * 16, from + i * 16,
+                  k.select(chunk < left, k.i32(16), k.i32(0)));
+    };
+    if (i + 32 <= 2 * rowBytes / 16)
+      copy();
+    else
+      k.when(chunk < 2 * rowBytes / 16, copy);
+  }
+  k.cpAsyncArrive(full + slot * 8);
 }
 
 /// This warp's part of the scores: [m-tile][n-tile][4].
@@ -255,147 +277,185 @@ Vs Prefill::scores(V index) {
 void Prefill::storePartial(ArrayRef<V> s, V index) {
   // All have read the scores of the tile before when its probabilities are there.
   k.mbarrierWait(ready, (index + 1) & 1);
-  Ptr at = partial + quarter * 512 + lane * 16;
-  for (int64_t r = 0; r < 4; ++r) {
-    int64_t first = r / 2 * 8 + r % 2 * 2;
-    k.storeWords(at + r * 2048,
-                 {s[first], s[first + 1], s[first + 4], s[first + 5]});
-  }
+  // Two words at a time, as the products leave them in registers.
+  Ptr at = partial + quarter * 512 + lane * 8;
+  for (int64_t r = 0; r < 4; ++r)
+    for (int64_t nTile = 0; nTile < 2; ++nTile) {
+      int64_t first = r / 2 * 8 + nTile * 4 + r % 2 * 2;
+      k.storeWords(at + (r * 2048 + nTile * 256), {s[first], s[first + 1]});
+    }
   arrive(partialFull);
 }
 
-/// Probabilities of 8 pairs and 16 rows: this lane has pair g, rows 2t, 2t + 1,
-/// 2t + 8 and 2t + 9. State: maximum, sum of this lane's.
-Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state) {
-  V index = run.base + tile;
-  k.mbarrierWait(partialFull, index & 1);
-  Ptr from = partial + quarter * 2048 + lane * 16;
-  Vs x = k.loadFloats(from, 4);
-  for (int64_t source = 1; source < 4; ++source) {
-    Vs more = k.loadFloats(from + source * 512, 4);
-    for (int64_t i = 0; i < 4; ++i)
-      x[i] = x[i] + more[i];
-  }
-  V largest = k.f32(-INFINITY);
-  V row = tile * tileRows + t * 2;
-  V limit = note(Limit);
-  for (int64_t i = 0; i < 4; ++i) {
-    if (fp8)
-      x[i] = x[i] * cacheScale;
-    x[i] = k.select(row + (i % 2 + i / 2 * 8) < limit, x[i],
-                    k.f32(-INFINITY));
-    largest = k.maximum(largest, x[i]);
-  }
-  largest = k.maximum(largest, k.shuffleXor(largest, 1));
-  largest = k.maximum(largest, k.shuffleXor(largest, 2));
-  V rises = largest > state[0] + k.f32(6);
-  V maximum = k.select(rises, largest, state[0]);
-  V factor = k.exp2(state[0] - maximum);
-  for (V &v : x)
-    v = k.exp2(v - maximum);
-  V low = pack(x[0], x[1]), high = pack(x[2], x[3]);
-  // The sum is of what the products see.
-  V sum = state[1] * factor;
-  for (V word : {low, high}) {
-    auto [a, b] = spec.cache == Format::BF16 ? k.unpackBF16(word)
-                                             : k.unpackF16(word);
-    sum = sum + a + b;
-  }
-  V parity = index & 1;
-  k.storeWords(weights + parity * 1024 + (quarter >> 1) * 512 + lane * 16 +
-                   (quarter & 1) * 8,
-               {low, high});
-  k.when(t == 0, [&] {
-    k.store(factors + parity * 128 + quarter * 32 + g * 4, factor);
-  });
-  V any = k.select(k.any(rises), k.i32(1), k.i32(0));
-  k.when(lane == 0,
-         [&] { k.store(flags + parity * 16 + quarter * 4, any); });
-  arrive(ready);
-  return {maximum, sum};
-}
-
-/// acc += probabilities * values of tile `index`, after which its slot is empty.
-Vs Prefill::output(V index, ArrayRef<V> before) {
+/// acc times the factors of tile `index`, if a warp of the group has any: those of
+/// the other warps are not stored.
+Vs Prefill::rescale(V index, ArrayRef<V> acc) {
   V parity = index & 1;
   Vs flag = k.loadWords(flags + parity * 16, 4);
   SmallVector<Type> types(accCount(), k.f32Type());
-  Vs acc = k.ifElse(
+  return k.ifElse(
       !((flag[0] | flag[1] | flag[2] | flag[3]) == 0), types,
       [&] {
         Vs out;
         for (int64_t mTile = 0; mTile < 2; ++mTile) {
           V f[2];
-          for (int64_t half = 0; half < 2; ++half)
-            f[half] = k.loadF32(factors + parity * 128 + g * 4 +
-                                (mTile * 64 + half * 32));
+          for (int64_t half = 0; half < 2; ++half) {
+            V stored = k.loadF32(factors + parity * 128 + g * 4 +
+                                 (mTile * 64 + half * 32));
+            f[half] = k.select(flag[2 * mTile + half] == 0, k.f32(1), stored);
+          }
           for (int64_t i = 0; i < nTiles * 4; ++i)
-            out.push_back(before[mTile * nTiles * 4 + i] * f[i % 4 / 2]);
+            out.push_back(acc[mTile * nTiles * 4 + i] * f[i % 4 / 2]);
         }
         return out;
       },
-      [&] { return Vs(before); });
+      [&] { return Vs(acc); });
+}
+
+/// Probabilities of tile `index` as A fragments.
+Vs Prefill::loadWeights(V index) {
   Vs a;
-  for (int64_t mTile = 0; mTile < 2; ++mTile) {
-    // a0, a2 of one half of the pairs, then a1, a3 of the other.
-    Vs w = k.loadWords(weights + parity * 1024 + mTile * 512 + lane * 16, 4);
-    a.append({w[0], w[2], w[1], w[3]});
-  }
+  for (int64_t mTile = 0; mTile < 2; ++mTile)
+    a.append(k.loadWords(
+        weights + (index & 1) * 1024 + mTile * 512 + lane * 16, 4));
+  return a;
+}
+
+/// acc += probabilities `a` * values of tile `index`, n-tiles [from, to).
+void Prefill::output(V index, ArrayRef<V> a, Vs &acc, int64_t from,
+                     int64_t to) {
   Ptr at = tileAt(index) + valueOffset;
   auto product = [&](int64_t nTile, ArrayRef<V> b) {
     for (int64_t mTile = 0; mTile < 2; ++mTile) {
       int64_t first = (mTile * nTiles + nTile) * 4;
-      Vs d = mma(ArrayRef(a).slice(4 * mTile, 4), b,
-                 ArrayRef(acc).slice(first, 4));
+      Vs d = mma(a.slice(4 * mTile, 4), b, ArrayRef(acc).slice(first, 4));
       llvm::copy(d, acc.begin() + first);
     }
   };
   if (!fp8) {
-    for (int64_t n = 0; n < nTiles; n += 2) {
+    for (int64_t n = from; n < to; n += 2) {
       Vs r = k.ldmatrix(at + n * 16, /*transposed=*/true);
       product(n, ArrayRef(r).take_front(2));
       product(n + 1, ArrayRef(r).drop_front(2));
     }
-  } else {
-    // A chunk of 16 values is two n-tiles: its even and its odd columns.
-    for (int64_t n = 0; n < nTiles; n += 4) {
-      Vs r = k.ldmatrix(at + n * 8, /*transposed=*/true);
-      for (int64_t c = 0; c < 2 && n + 2 * c < nTiles; ++c) {
-        V first = k.permuteBytes(r[2 * c], r[2 * c], 0x3120);
-        V second = k.permuteBytes(r[2 * c + 1], r[2 * c + 1], 0x3120);
-        product(n + 2 * c, {k.e4m3ToF16(first & 0xFFFF),
-                            k.e4m3ToF16(second & 0xFFFF)});
-        product(n + 2 * c + 1,
-                {k.e4m3ToF16(first >> 16), k.e4m3ToF16(second >> 16)});
-      }
+    return;
+  }
+  // A chunk of 16 values is two n-tiles: its even and its odd columns.
+  for (int64_t n = from; n < to; n += 4) {
+    Vs r = k.ldmatrix(at + n * 8, /*transposed=*/true);
+    for (int64_t c = 0; c < 2 && n + 2 * c < to; ++c) {
+      V first = k.permuteBytes(r[2 * c], r[2 * c], 0x3120);
+      V second = k.permuteBytes(r[2 * c + 1], r[2 * c + 1], 0x3120);
+      product(n + 2 * c, {k.e4m3ToF16(first & 0xFFFF),
+                          k.e4m3ToF16(second & 0xFFFF)});
+      product(n + 2 * c + 1,
+              {k.e4m3ToF16(first >> 16), k.e4m3ToF16(second >> 16)});
     }
   }
-  arrive(empty + index % slots * 8);
-  return acc;
+}
+
+/// Probabilities of 8 pairs and 16 rows of a tile: this lane has pair g, rows 2t,
+/// 2t + 1, 2t + 8 and 2t + 9. State: maximum, sum of this lane's. `during(i)` is
+/// called where there is time for other work, i = 0 to 2 in order.
+Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state,
+                    function_ref<void(int64_t)> during) {
+  V index = run.base + tile;
+  k.mbarrierWait(partialFull, index & 1);
+  Ptr from = partial + quarter * 2048 + lane * 8;
+  Vs parts[8];
+  for (int64_t i = 0; i < 8; ++i)
+    parts[i] = k.loadFloats(from + i * 256, 2);
+  V limit = note(Limit);
+  during(0);
+  Vs x;
+  for (int64_t nTile = 0; nTile < 2; ++nTile)
+    for (int64_t i = 0; i < 2; ++i)
+      x.push_back((parts[nTile][i] + parts[nTile + 2][i]) +
+                  (parts[nTile + 4][i] + parts[nTile + 6][i]));
+  V row = tile * tileRows + t * 2;
+  for (int64_t i = 0; i < 4; ++i) {
+    if (fp8)
+      x[i] = x[i] * cacheScale;
+    x[i] = k.select(row + (i % 2 + i / 2 * 8) < limit, x[i],
+                    k.f32(-INFINITY));
+  }
+  V largest = k.maximum(k.maximum(x[0], x[1]), k.maximum(x[2], x[3]));
+  V rises = k.any(largest > state[0] + k.f32(6));
+  during(1);
+  V parity = index & 1;
+  Vs now = k.ifElse(
+      rises, {k.f32Type(), k.f32Type()},
+      [&] {
+        // The lanes of a pair agree on a maximum.
+        V all = k.maximum(largest, k.shuffleXor(largest, 1));
+        all = k.maximum(all, k.shuffleXor(all, 2));
+        V maximum = k.select(all > state[0] + k.f32(6), all, state[0]);
+        V factor = k.exp2(state[0] - maximum);
+        k.when(t == 0, [&] {
+          k.store(factors + parity * 128 + quarter * 32 + g * 4, factor);
+        });
+        return Vs{maximum, state[1] * factor};
+      },
+      [&] { return Vs(state); });
+  V maximum = now[0], sum = now[1];
+  for (V &v : x)
+    v = k.exp2(v - maximum);
+  V low = pack(x[0], x[1]), high = pack(x[2], x[3]);
+  during(2);
+  // The sum is of what the products see.
+  for (V word : {low, high}) {
+    auto [a, b] = spec.cache == Format::BF16 ? k.unpackBF16(word)
+                                             : k.unpackF16(word);
+    sum = sum + (a + b);
+  }
+  // a0 and a2, or a1 and a3, of an m-tile.
+  Ptr at = weights + parity * 1024 + (quarter >> 1) * 512 + lane * 16 +
+           (quarter & 1) * 4;
+  k.store(at, low);
+  k.store(at + 8, high);
+  k.when(lane == 0, [&] {
+    k.store(flags + parity * 16 + quarter * 4,
+            k.select(rises, k.i32(1), k.i32(0)));
+  });
+  arrive(ready);
+  return {maximum, sum};
 }
 
 /// All tiles of a run. State: maximum, sum, accumulators.
 Vs Prefill::runBody(const Run &run, ArrayRef<V> state) {
-  V first = warp == 0;
   for (int64_t tile = 0; tile < tilesAhead; ++tile)
-    k.when(first & (run.tiles > tile), [&] {
+    k.when(run.tiles > tile, [&] {
       issue(run, k.i32(tile), pageOf(k.i32(tile)));
     });
   storePartial(scores(run.base), run.base);
-  Vs begin = softmax(run, k.i32(0), state.take_front(2));
+  Vs begin =
+      softmax(run, k.i32(0), state.take_front(2), [](int64_t) {});
   begin.append(state.begin() + 2, state.end());
   // The page of the next tile to be copied is looked up a tile ahead.
   begin.push_back(pageOf(k.i32(tilesAhead)));
   Vs end = k.loop(
       k.i32(0), run.tiles - 1, 1, begin, [&](V tile, ArrayRef<V> now) {
         V next = tile + tilesAhead;
-        k.when(first & (next < run.tiles),
+        k.when(next < run.tiles,
                [&] { issue(run, next, now.back()); });
         V page = pageOf(next + 1);
         V index = run.base + tile;
         storePartial(scores(index + 1), index + 1);
-        Vs acc = output(index, now.drop_front(2).drop_back());
-        Vs out = softmax(run, tile + 1, now.take_front(2));
+        Vs acc = rescale(index, now.drop_front(2).drop_back());
+        Vs a = loadWeights(index);
+        // A quarter of the products goes ahead of the wait for the other warps'
+        // scores, the others between the steps of the softmax.
+        int64_t part = llvm::alignTo(llvm::divideCeil(nTiles, 4), 4);
+        auto products = [&](int64_t i) {
+          output(index, a, acc, std::min(i * part, nTiles),
+                 std::min((i + 1) * part, nTiles));
+        };
+        products(0);
+        Vs out = softmax(run, tile + 1, now.take_front(2), [&](int64_t i) {
+          products(i + 1);
+          if (i == 2)
+            arrive(empty + index % slots * 8);
+        });
         out.append(acc);
         out.push_back(page);
         return out;
@@ -403,7 +463,10 @@ Vs Prefill::runBody(const Run &run, ArrayRef<V> state) {
   V index = run.base + run.tiles - 1;
   k.mbarrierWait(ready, index & 1);
   Vs out(end.begin(), end.begin() + 2);
-  out.append(output(index, ArrayRef(end).drop_front(2).drop_back()));
+  Vs acc = rescale(index, ArrayRef(end).drop_front(2).drop_back());
+  output(index, loadWeights(index), acc, 0, nTiles);
+  arrive(empty + index % slots * 8);
+  out.append(acc);
   return out;
 }
 
@@ -418,10 +481,12 @@ void Prefill::store(ArrayRef<V> state) {
   k.barrier();
   ArrayRef<V> acc = state.drop_front(2);
   V pairs = tokens * spec.heads;
+  V id = readAnew(k, "tid");
+  V firstRow = pairOfBlock() + (id >> 7) * 32 + (id >> 2 & 7);
   for (int64_t mTile = 0; mTile < 2; ++mTile)
     for (int64_t half = 0; half < 2; ++half) {
       int64_t row = 16 * mTile + 8 * half;
-      V pair = firstPair + group * 32 + g + row;
+      V pair = firstRow + row;
       V factor = k.loadF32(factors + g * 4 + row * 4);
       if (fp8)
         factor = factor * cacheScale;
@@ -454,28 +519,27 @@ void Prefill::build() {
   loadQuery();
   Ptr positions = k.buffer(1), sequence = k.buffer(2);
   V firstToken = firstPair / spec.heads;
-  V lastToken = k.minimum((firstPair + (pairsOfBlock - 1)) / spec.heads,
-                          tokens - 1);
 
   // State: the first token of the next run, tiles so far, maximum, sum,
   // accumulators.
   Vs state{firstToken, k.i32(0), k.f32(-1e30), k.f32(0)};
   state.append(accCount(), k.f32(0));
   Vs end = k.loopWhile(
-      state, [&](ArrayRef<V> now) { return !(now[0] > lastToken); },
+      state, [&](ArrayRef<V> now) { return lastToken() >= now[0]; },
       [&](ArrayRef<V> now) {
         V of = k.loadI32(sequence + now[0] * 4);
+        V last = lastToken();
         V next = k.loopWhile(
             {now[0] + 1},
             [&](ArrayRef<V> at) {
-              V same = k.loadI32(sequence + k.minimum(at[0], lastToken) * 4) ==
+              V same = k.loadI32(sequence + k.minimum(at[0], last) * 4) ==
                        of;
-              return (lastToken >= at[0]) & same;
+              return (last >= at[0]) & same;
             },
             [&](ArrayRef<V> at) { return Vs{at[0] + 1}; })[0];
         V rows = k.loadI32(positions + (next - 1) * 4) + 1;
-        V myToken =
-            (firstPair + group * 32 + quarter * 8 + g) / spec.heads;
+        // Pair 8 * warp + lane / 4 of the block is this lane's in the softmax.
+        V myToken = (pairOfBlock() + (readAnew(k, "tid") >> 2)) / spec.heads;
         V mine = (myToken >= now[0]) & (myToken < next);
         V limit = k.ifElse(
             mine, {k.i32Type()},

@@ -1,0 +1,281 @@
+//===- LargeLoads.cpp - operands of the products of many tokens -----------===//
+//
+// Part of mla. Which rows and tokens a block has, the copies into shared memory,
+// and packed words as fragments.
+//
+//===----------------------------------------------------------------------===//
+#include "LargeLinear.h"
+
+using namespace mlir;
+
+namespace mla::nvvm::large {
+
+int64_t rowTiles(const LinearSpec &spec) {
+  int64_t warps = 0;
+  if (spec.gated)
+    warps = llvm::divideCeil(spec.segments[0].rows, warpRows / 2);
+  else
+    for (const MatrixShape &segment : spec.segments)
+      warps += llvm::divideCeil(segment.rows, warpRows);
+  return llvm::divideCeil(warps, warpCount);
+}
+
+Shape shapeFor(const LinearSpec &spec, const Gpu &gpu) {
+  Format format = spec.segments[0].format;
+  Shape s;
+  s.format = format;
+  bool scales = quant::unitBytes(format) > 256;
+  s.quadBytes = scales ? 288 : 512;
+  s.columns = quant::unitColumns(format) * (scales ? 1 : 2);
+  s.slotsB = scales ? 5 : 4;
+  // The tile whose waves take the least time; W costs as much as some tokens.
+  int64_t tiles = rowTiles(spec), best = 0;
+  for (int64_t tokens = 128; tokens >= 64; tokens -= 16) {
+    int64_t blocks = tiles * llvm::divideCeil(spec.maxTokens, tokens);
+    int64_t cost =
+        llvm::divideCeil(blocks, gpu.multiprocessors) * (tokens + 16);
+    if (!best || cost < best)
+      best = cost, s.tokens = tokens;
+  }
+  return s;
+}
+
+/// Which rows and tokens are this warp's.
+void LargeLinear::locate(V block, V thread) {
+  lane = thread & 31, warp = thread >> 5;
+  // Blocks that run together: 8 row tiles times as many token tiles as fit.
+  int64_t rowTileCount = rowTiles(spec), band = 8;
+  V tokenTiles = k.ceilDiv(tokens, s.tokens);
+  V first = block / (tokenTiles * band) * band;
+  V within = block % (tokenTiles * band);
+  V height = k.minimum(k.i32(rowTileCount) - first, k.i32(band));
+  V rowTile = first + within % height;
+  firstToken = within / height * s.tokens;
+
+  V warpAt = rowTile * warpCount + warp;
+  if (spec.gated) {
+    localRow = warpAt * (warpRows / 2);
+    rows = k.i32(spec.segments[0].rows);
+    quadEnd = k.i32(quant::packedQuads(spec.segments[0].rows));
+    weight = {k.buffer(1), k.buffer(2)};
+    y = k.buffer(3);
+  } else {
+    int64_t at = 0;
+    for (auto [i, segment] : llvm::enumerate(spec.segments)) {
+      V local = (warpAt - at) * warpRows;
+      Ptr w = k.buffer(1 + 2 * i), out = k.buffer(2 + 2 * i);
+      V count = k.i32(segment.rows),
+        quads = k.i32(quant::packedQuads(segment.rows));
+      if (i == 0) {
+        localRow = local, rows = count, quadEnd = quads, weight = {w}, y = out;
+      } else {
+        V here = warpAt >= at;
+        localRow = k.select(here, local, localRow);
+        rows = k.select(here, count, rows);
+        quadEnd = k.select(here, quads, quadEnd);
+        weight = {k.select(here, w, weight[0])};
+        y = k.select(here, out, y);
+      }
+      at += llvm::divideCeil(segment.rows, warpRows);
+    }
+  }
+}
+
+/// Where this lane copies from and loads its fragments.
+void LargeLinear::setUpCopies() {
+  // Of a warp's 8 quads the last 4 may be of `up`. Rows are padded to 4 quads, rows
+  // beyond become zeros.
+  auto source = [&](V at, V &bytes) {
+    V quad = localRow / 4 + (spec.gated ? at % (quadsOfWarp / 2) : at);
+    Ptr base = weight[0];
+    if (spec.gated)
+      base = k.select(at >= quadsOfWarp / 2, weight[1], weight[0]);
+    bytes = k.select(quad < quadEnd, k.i32(16), k.i32(0));
+    return base + k.to64(quad) * quadStride();
+  };
+  for (int64_t half = 0; half < 2; ++half)
+    if (s.hasScales()) // two quads an instruction
+      sourceA[half] = source((lane >> 4) + 4 * half, bytesA[half]) +
+                      (lane & 15) * 16;
+    else
+      sourceA[half] = source(k.i32(4 * half), bytesA[half]) + lane * 16;
+  if (s.hasScales())
+    sourceScales = source(lane >> 1, bytesScales) + ((lane & 1) * 16 + 256);
+  // x16 has ceil(tokens / 16) groups; those beyond repeat the last.
+  V packed = k.minimum(firstToken / packedTokens + warp,
+                       k.ceilDiv(tokens, packedTokens) - 1);
+  sourceB = k.buffer(0) + k.to64(packed) * packedRowsBytes(spec) + lane * 16;
+
+  V g = lane >> 2, t = lane & 3;
+  rawA = slotA + ((g >> 2) * s.quadBytes + (g & 3) * 64 + t * 16);
+  V matrix = lane >> 3, row = (matrix >> 1) * 8 + (lane & 7);
+  for (int64_t step = 0; step < Shape::stepsOfChunk; ++step)
+    fragmentB.push_back(row * (2 * chunkColumns) +
+                        (((matrix & 1) + 2 * step) ^ (row & 7)) * 16);
+}
+
+void LargeLinear::setUpBarriers() {
+  V at = k.warp();
+  slotA = k.shared(warpCount * s.bytesA(), 128) + at * s.bytesA();
+  slotsB = k.shared(s.slotsB * s.bytesB(), 128);
+  Ptr all = k.shared(8 * warpCount, 8);
+  fullA = all + at * 8;
+  fullB = k.shared(8 * s.slotsB, 8);
+  emptyB = k.shared(8 * s.slotsB, 8);
+  k.when(k.thread() == 0, [&] {
+    for (int64_t i = 0; i < warpCount; ++i)
+      k.mbarrierInit(all + 8 * i, 32);
+    for (int64_t i = 0; i < s.slotsB; ++i) {
+      k.mbarrierInit(fullB + 8 * i, 32 * (s.tokens / packedTokens));
+      k.mbarrierInit(emptyB + 8 * i, warpCount);
+    }
+    k.mbarrierInitFence();
+  });
+  k.barrier();
+}
+
+/// Starts the copy of a unit of this warp's rows. The words of the one before must
+/// be in registers.
+void LargeLinear::issueA(V unit) {
+  k.syncWarp();
+  V at = parts == 1 ? unit : unit % unitsOfPart;
+  if (s.hasScales()) {
+    V source = k.to64(at) * s.quadBytes;
+    Ptr to = slotA + (lane >> 4) * s.quadBytes + (lane & 15) * 16;
+    for (int64_t i = 0; i < 4; ++i)
+      k.cpAsync16(to + 2 * i * s.quadBytes,
+                  sourceA[i / 2] + source + i % 2 * 2 * quadStride(),
+                  bytesA[i / 2]);
+    k.when(lane < 16, [&] {
+      k.cpAsync16(slotA + (lane >> 1) * s.quadBytes + ((lane & 1) * 16 + 256),
+                  sourceScales + source, bytesScales);
+    });
+  } else {
+    V source = k.to64(at) * s.quadBytes;
+    for (int64_t i = 0; i < 8; ++i) {
+      V bytes = bytesA[i / 4];
+      // An odd number of packed units: the second half of the last is zeros.
+      if (quant::packedUnits(s.format, columns()) % 2)
+        bytes = k.select((at == unitsOfPart - 1) & (lane >= 16), k.i32(0), bytes);
+      k.cpAsync16(slotA + lane * 16 + i * s.quadBytes,
+                  sourceA[i / 4] + source + i % 4 * quadStride(), bytes);
+    }
+  }
+  k.cpAsyncArrive(fullA);
+}
+
+/// Starts this warp's 16 tokens of a chunk of x16, when the slot is empty.
+void LargeLinear::issueB(V chunk) {
+  auto copy = [&] {
+    V slot = chunk % s.slotsB;
+    k.mbarrierWait(emptyB + slot * 8, (chunk / s.slotsB & 1) ^ 1);
+    V source = chunk;
+    int64_t chunksOfPart = unitsOfPart * s.chunks();
+    if (parts > 1) {
+      // Parts of x16 are padded to 128 columns.
+      int64_t stored = llvm::alignTo(columns(), 128) / chunkColumns;
+      source = chunk / chunksOfPart * stored + chunk % chunksOfPart;
+    }
+    Ptr to = slotsB + slot * s.bytesB() + warp * Shape::pieceB + lane * 16;
+    Ptr from = sourceB + k.to64(source) * Shape::pieceB;
+    for (int64_t i = 0; i < Shape::pieceB; i += 512)
+      k.cpAsync16(to + i, from + i);
+    k.cpAsyncArrive(fullB + slot * 8);
+  };
+  if (s.tokens / packedTokens == warpCount)
+    copy();
+  else
+    k.when(warp < s.tokens / packedTokens, copy);
+}
+
+void LargeLinear::waitB(V chunk) {
+  k.mbarrierWait(fullB + chunk % s.slotsB * 8, chunk / s.slotsB & 1);
+}
+
+/// The lane's packed words of a unit (and its scales) for each m-tile and half.
+Vs LargeLinear::loadWords(V unit) {
+  k.mbarrierWait(fullA, unit & 1);
+  Vs words;
+  for (int64_t i = 0; i < mTiles * 2; ++i)
+    for (int64_t part = 0; part < s.rowWords() / 4; ++part)
+      words.append(
+          k.loadWords(rawA + (2 * i * s.quadBytes + part * 256), 4));
+  if (!s.hasScales())
+    return words;
+  // Row g & 3 of a quad has its scales at 256 + 8 * (g & 3).
+  V g = lane >> 2, t = lane & 3;
+  Ptr scales = slotA + (g >> 2) * s.quadBytes + (g & 3) * 8 + 256;
+  for (int64_t i = 0; i < mTiles * 2; ++i) {
+    Ptr at = scales + 2 * i * s.quadBytes;
+    if (s.format == Format::NVFP4) {
+      // Thread t has columns of blocks t and t + 4. e4m3 times 2^6 is f16.
+      V both = k.loadI8(at + t) | k.loadI8(at + t + 4) << 8;
+      words.push_back(k.mulF16(k.e4m3ToF16(both), k.i32(0x54005400)));
+    } else {
+      V scale = k.fromBits(k.loadI16(at + t * 2) << 16) * k.f32(256);
+      scale = k.minimum(k.maximum(scale, k.f32(-8188)), k.f32(8188));
+      words.push_back(k.packF16(scale, scale));
+    }
+  }
+  return words;
+}
+
+/// Fragments of two n-tiles (16 tokens): b0, b1 of the first, of the second.
+Vs LargeLinear::loadTokens(V chunk, int64_t step, int64_t pair) {
+  return k.ldmatrix(slotsB + chunk % s.slotsB * s.bytesB() + fragmentB[step] +
+                    pair * Shape::pieceB);
+}
+
+/// A fragments of step `step` of a unit: a0 to a3 of each m-tile.
+Vs LargeLinear::decode(ArrayRef<V> words, int64_t step) {
+  Vs a;
+  for (int64_t mTile = 0; mTile < mTiles; ++mTile) {
+    Vs low(2), high(2); // rows g and g + 8: columns 4t, 4t + 1; 4t + 2, 4t + 3
+    for (int64_t i = 0; i < 2; ++i) {
+      int64_t row = 2 * mTile + i;
+      auto word = [&](int64_t w) { return words[s.rowWords() * row + w]; };
+      switch (s.format) {
+      case Format::BF16:
+        low[i] = word(2 * step), high[i] = word(2 * step + 1);
+        break;
+      case Format::FP8Block:
+        low[i] = k.e4m3ToF16(word(step) & 0xFFFF);
+        high[i] = k.e4m3ToF16(word(step) >> 16);
+        break;
+      case Format::NVFP4: {
+        V v = word(step / 2);
+        V both = words[mTiles * 2 * s.rowWords() + row];
+        V scale =
+            k.permuteBytes(both, both, step < s.steps() / 2 ? 0x1010 : 0x3232);
+        int64_t value = int64_t(0x8E008E00), sign = int64_t(0x80008000),
+                magnitude = 0x0E000E00;
+        if (step % 2 == 0) {
+          low[i] = v & value;
+          high[i] = (v << 3) & value;
+        } else {
+          low[i] = ((v << 6) & magnitude) | ((v << 1) & sign);
+          high[i] = ((v << 9) & magnitude) | ((v << 2) & sign);
+        }
+        low[i] = k.mulF16(low[i], scale), high[i] = k.mulF16(high[i], scale);
+        break;
+      }
+      case Format::Int4G32: {
+        V v = word(step / 2);
+        V scale = words[mTiles * 2 * s.rowWords() + row];
+        auto value = [&](int64_t pair) {
+          V code = ((v >> (4 * pair)) & 0x000F000F) | 0x64006400;
+          return k.mulF16(k.subF16(code, k.i32(0x64086408)), scale);
+        };
+        low[i] = value(step % 2 * 2), high[i] = value(step % 2 * 2 + 1);
+        break;
+      }
+      default:
+        llvm_unreachable("a packed format");
+      }
+    }
+    a.append({low[0], low[1], high[0], high[1]});
+  }
+  return a;
+}
+
+} // namespace mla::nvvm::large
