@@ -41,6 +41,8 @@ passes() {
     tblgen -gen-pass-doc include/mla/Transforms/Passes.td
     echo "## To the host"
     tblgen -gen-pass-doc include/mla/CodeGen/Host/Passes.td
+    echo "## To GPUs"
+    tblgen -gen-pass-doc include/mla/CodeGen/NVVM/Passes.td
   } | page
 }
 

@@ -27,8 +27,14 @@ std::string mla::locationText(Location loc) {
   // A fused op comes from several modules; two are enough to find it.
   llvm::SetVector<StringRef> names;
   collectNames(loc, names);
-  if (names.empty())
-    return "";
+  if (names.empty()) {
+    // A step function's text.
+    auto place = loc->findInstanceOf<FileLineColLoc>();
+    return place ? place.getFilename().str() + ":" +
+                       std::to_string(place.getLine()) + ":" +
+                       std::to_string(place.getColumn())
+                 : "";
+  }
   std::string text = names[0].str();
   if (names.size() > 1)
     text += names.size() > 2 ? ", ..., " + names.back().str()

@@ -150,7 +150,7 @@ TEST(BenchContext, StepAndKernels) {
                         plan::Access::Read};
   plan::Parameter scalar{plan::Parameter::Kind::Scalar, Format::F32,
                          plan::Access::Read};
-  files.plan.kernels.push_back({"read_ceiling", {bytes, scalar, bytes}});
+  files.plan.kernels.push_back({"read_ceiling", {bytes, bytes, scalar}});
   files.plan.model.vocabSize = TestPlan::nanToken; // Without that one.
   for (plan::Program &program : files.plan.programs) {
     program.launches[3].arguments[4] = {plan::Expr(TestPlan::nanToken)};

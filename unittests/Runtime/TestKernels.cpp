@@ -93,7 +93,7 @@ void test_store_fp8_e4m3(const uint64_t *args, int64_t begin, int64_t end) {
   });
 }
 
-// (buffer, bytes, sink)
+// (buffer, sink, bytes)
 void read_ceiling(const uint64_t *args, int64_t begin, int64_t end) {
   const volatile float *x = pointer<const float>(args[0]);
   for (int64_t i = begin; i < end; ++i)

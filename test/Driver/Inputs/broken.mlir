@@ -1,0 +1,1 @@
+func.func @step(%ids: tensor<?xi32>
