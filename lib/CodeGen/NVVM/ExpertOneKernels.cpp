@@ -73,13 +73,17 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
   int64_t pairs = spec.topk * expertPairs + sharedPairs;
   int64_t blocks = blocksFor(site.gpu, pairs, s.quads / 2);
   std::string name = expertName("experts_gate_up_one", spec, spec.gate);
+  if (spec.norm)
+    name = kernelName(name, "norm", formatName(spec.gamma), nameOf(spec.eps));
   Kernel kernel{name, std::to_string(blocks)};
   if (exists(site, name))
     return kernel;
-  SmallVector<StringRef> access(sharedPairs ? 7 : 5, "read");
+  const unsigned idsAt = spec.norm ? 2 : 1, weightsAt = idsAt + 1,
+                 gateAt = idsAt + 2, sharedAt = idsAt + 4;
+  SmallVector<StringRef> access(sharedAt + (sharedPairs ? 2 : 0), "read");
   access.push_back("write");
-  KernelBuilder k(site.kernels, site.loc, name, access, 0,
-                  {s.warps() * 32, s.twoFit(site.gpu) ? 2 : 1});
+  // Never beside itself: its registers need not be half of an SM's.
+  KernelBuilder k(site.kernels, site.loc, name, access, 0, {s.warps() * 32});
   StreamCore core(k, s);
   Ptr ids = k.shared(4 * spec.topk);
   core.quads = (k.i32(pairs + blocks - 1) - k.block()) / blocks * 2;
@@ -104,10 +108,12 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
     p.source = ofExperts / expertPairs;
     p.quad = ofExperts % expertPairs;
     V id = k.loadI32(ids + p.source * 4);
-    p.matrix = k.select(up, k.buffer(4), k.buffer(3)) + k.to64(id) * stride;
+    p.matrix = k.select(up, k.buffer(gateAt + 1), k.buffer(gateAt)) +
+               k.to64(id) * stride;
     p.tail = p.matrix + tail;
     if (sharedPairs) {
-      Ptr shared = k.select(up, k.buffer(6), k.buffer(5));
+      Ptr shared =
+          k.select(up, k.buffer(sharedAt + 1), k.buffer(sharedAt));
       p.matrix = k.select(p.isShared, shared, p.matrix);
       p.tail = k.select(p.isShared, shared + sharedTail, p.tail);
       p.quad = k.select(p.isShared, pair, p.quad);
@@ -130,7 +136,8 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
   auto factors = [&](V row) {
     V pair = k.block() + k.minimum(row >> 2, lastPair) * blocks;
     Place gate = place(pair, k.no()), up = place(pair, k.yes());
-    V weight = k.loadF32(k.buffer(2) + gate.source * 4, Cached::L2);
+    V weight =
+        k.loadF32(k.buffer(weightsAt) + gate.source * 4, Cached::L2);
     if (gate.isShared)
       weight = k.select(gate.isShared, k.f32(1), weight);
     Vs out = {weight};
@@ -144,13 +151,17 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
   core.init();
   if (sharedPairs)
     k.when((k.block() < sharedPairs) & (k.thread() < 2), [&] {
-      Ptr shared = k.select(k.thread() == 1, k.buffer(6), k.buffer(5));
+      Ptr shared = k.select(k.thread() == 1, k.buffer(sharedAt + 1),
+                            k.buffer(sharedAt));
       k.bulkPrefetchL2(shared + k.to64(k.block()) * (s.units * unitBytes),
                        k.i32(s.units * unitBytes));
     });
   StreamCore::X x;
   x.values = k.buffer(0);
   x.columns = x.lastColumns = columns;
+  if (spec.norm)
+    x.gamma = k.buffer(1);
+  x.gammaFormat = spec.gamma;
   Vs mine;
   core.stageX(
       x,
@@ -159,7 +170,7 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
         k.gridTrigger(); // after the wait: see expertsDownOne
       },
       [&] {
-        fetchIds(k, ids, k.buffer(1), spec.topk);
+        fetchIds(k, ids, k.buffer(idsAt), spec.topk);
         k.barrier();
         core.fill();
         core.fetchScales([&](V slot, V column) {
@@ -172,11 +183,18 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
   k.barrier();
   core.run();
   k.barrier();
+  V norm;
+  if (spec.norm)
+    norm = core.normFactor(spec.eps, columns);
   auto finishRow = [&](V row, ArrayRef<V> factor) {
     V pair = k.block() + (row >> 2) * blocks;
     k.when(pair < pairs, [&] {
       V at = (row >> 2) * 8 + (row & 3);
       V gate = core.sum(at), up = core.sum(at + 4);
+      if (norm) {
+        gate = gate * norm;
+        up = up * norm;
+      }
       if (format == Format::NVFP4) {
         gate = gate * factor[1];
         up = up * factor[2];

@@ -182,11 +182,17 @@ struct ExpertSpec {
   /// Rows of the shared expert's gate if it is joined: same formats, the columns
   /// of `gate` and the rows of `down`. Only with maxTokens 1. 0: not joined.
   int64_t sharedRows = 0;
+  /// expertsGateUpOne: RMS norm of x first, operand gamma.
+  bool norm = false;
+  Format gamma = Format::BF16;
+  double eps = 0;
 };
 /// One token: every chosen expert (and the shared one) in one pass.
 /// h[j] = weights[j] * silu(gate x) * (up x), the shared expert's behind them
-/// unweighted. (x, indices i32, weights, gate packed stack, up packed stack,
-/// [shared gate packed, shared up packed,] h [topk * gate.rows + sharedRows]).
+/// unweighted. (x, [gamma rows,] indices i32, weights, gate packed stack, up packed
+/// stack, [shared gate packed, shared up packed,] h [topk * gate.rows +
+/// sharedRows]). It lets its successors begin after its own wait only, which
+/// expertsDownOne relies on: that reads the indices before its wait.
 Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec);
 /// y = sum_j down_{indices[j]} h[j] + shared down h[topk] [+ residual]. (h, indices
 /// i32, down packed stack, [shared down packed,] [residual,] y).

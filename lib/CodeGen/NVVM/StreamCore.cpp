@@ -28,7 +28,7 @@ int64_t StreamShape::otherBytes() const {
 bool StreamShape::choose(int64_t multiple) {
   bool small = quant::unitColumns(format) == 128;
   double whole = double(quads * units * quant::unitBytes(format));
-  bool large = whole > 4 * 80e3; ///< several rings full
+  bool large = whole > (small ? 1.5 : 4) * 80e3; ///< some rings full
   double wantedWarps = small ? 14 : 16, best = 1e30;
   StreamShape found = *this;
   for (warpsRow = 1; warpsRow <= std::min<int64_t>(4, rowBlocks()); ++warpsRow)
@@ -37,7 +37,6 @@ bool StreamShape::choose(int64_t multiple) {
         continue;
       for (stageUnits = 1; stageUnits <= std::min<int64_t>(unitsPerWarp(), 8);
            ++stageUnits) {
-        bool even = units % warpsK == 0 && unitsPerWarp() % stageUnits == 0;
         if (multiple && (multiple % stageUnits || unitsPerWarp() % stageUnits))
           continue;
         int64_t all = stagesPerRow() * llvm::divideCeil(rowBlocks(), warpsRow);
@@ -66,7 +65,7 @@ bool StreamShape::choose(int64_t multiple) {
         // by their instructions, cannot hide.
         cost *= 1 + (large ? small ? 40.0 : 20.0 : 5.0) /
                         double(stageUnits * quant::unitBytes(format));
-        if (!even)
+        if (!even())
           cost *= 1.08;
         if (cost < best) {
           best = cost;
@@ -99,8 +98,7 @@ StreamCore::StreamCore(KernelBuilder &k, const StreamShape &shape)
   warpK = s.warpsRow == 1 ? k.warp() : k.warp() % s.warpsK;
   warpRow = s.warpsRow == 1 ? k.i32(0) : k.warp() / s.warpsK;
   firstUnit = warpK * s.unitsPerWarp();
-  even = s.warpsK * s.unitsPerWarp() == s.units &&
-         s.unitsPerWarp() % s.stageUnits == 0;
+  even = s.even();
   unitCount = k.i32(s.unitsPerWarp());
   if (s.warpsK * s.unitsPerWarp() != s.units)
     unitCount = k.minimum(unitCount, k.i32(s.units) - firstUnit);
@@ -419,7 +417,8 @@ void StreamCore::run() {
   bool refills = s.stagesPerRow() * mostRows > s.stages;
   // Up to two quads are rows 0 to 7; decoding others would be for nothing.
   bool alwaysHalf = s.quads <= 2;
-  bool lastHalf = wide && !alwaysHalf && (s.quads % 4 == 1 || s.quads % 4 == 2);
+  bool lastHalf = wide && !alwaysHalf && s.ragged &&
+                  (s.quads % 4 == 1 || s.quads % 4 == 2);
   // Slot, its parity, stage.
   Vs state = {k.i32(0), k.i32(0), k.i32(0)};
   k.loop(warpRow, rowBlocks, s.warpsRow, state, [&](V rowBlock,

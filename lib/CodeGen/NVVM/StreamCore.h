@@ -48,6 +48,10 @@ struct StreamShape {
   int64_t xBytes() const {
     return planes * units * quant::unitColumns(format) * 2;
   }
+  /// Every warp has the same number of units, in whole stages.
+  bool even() const {
+    return units % warpsK == 0 && unitsPerWarp() % stageUnits == 0;
+  }
   /// Of everything but the ring.
   int64_t otherBytes() const;
   int64_t sharedBytes() const { return ringBytes() + otherBytes(); }
@@ -129,7 +133,7 @@ private:
   V warpK, warpRow, firstUnit, unitCount, stageCount, rowBlocks;
   Ptr xA, xB;      ///< this lane's x of unit 0
   V strideA, strideB; ///< to the next unit's
-  bool even; ///< every warp has the same number of units, in whole stages
+  bool even;
 };
 
 //===--- Kernels ------------------------------------------------------------===//

@@ -79,7 +79,9 @@ Kernel linearStream(KernelSite site, const LinearSpec &spec,
   LinearOperands operands(spec);
   Format format = s.format;
   int64_t columns = spec.segments[0].columns;
-  bool twoFit = s.twoFit(site.gpu);
+  // 4-bit formats take more than 72 registers if what they count is not constant.
+  bool more = quant::unitColumns(format) == 128 && (spec.gated || !s.even());
+  bool twoFit = s.twoFit(site.gpu) && !more;
   KernelBuilder k(site.kernels, site.loc, name, operands.access, 1,
                   {s.warps() * 32, twoFit ? 2 : 1});
   StreamCore core(k, s);

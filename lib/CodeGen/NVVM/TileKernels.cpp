@@ -125,6 +125,10 @@ void TileShape::cut(const LinearSpec &spec, int64_t groupsOfBlock,
   int64_t room = warpGroups * warpTiles * warps > 64 ? 32 : 64;
   if (warps == 16 || twoBlocks())
     room /= 2;
+  // Sums without scales; values that are loaded one by one.
+  if ((warps == 16 && format == Format::FP8Block) ||
+      spec.segments[0].columns % 4 != 0)
+    room = 1;
   ahead = std::clamp<int64_t>(room / values, 1, 4);
   stages = 0;
   if (2 * xBytes() + extraShared < tileShared)

