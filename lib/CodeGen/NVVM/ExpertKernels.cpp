@@ -2,18 +2,21 @@
 //
 // Part of mla. After moeGroup, each chosen expert has a run of pairs in `order`.
 //
-// Up to 64 tokens (FewTokens): a block has 16 to 256 rows of one expert and reads
-// their weights once for every 8 (or 16) of its pairs; bound by reading weights, or
-// on an H200 with nvfp4 and int4_g32 about as much by their decoding. 256 threads,
-// two blocks an SM, each lane with 4 (bf16: 8) 16-byte loads of the next span
-// under way: 36 KB an SM (bf16 64).
+// Up to 64 tokens (FewTokens): a block has 16 to 128 rows of one expert (of gate and
+// of up) and reads their weights once for every 8 (or 16) of its pairs; bound by
+// reading weights, or on an H200 with nvfp4 and int4_g32 about as much by their
+// decoding. 256 threads, two blocks an SM (128 registers; shared memory 9 to 35 KB),
+// each lane with 4 (bf16, fp8_block: 8) 16-byte loads of the next span under way:
+// 36 KB an SM (64).
 //
 // More tokens (ManyTokens): a block has 256 rows (gate and up: 128 of each; half of
 // that where columns are few) and up to 128 pairs (fp8_block 64) of one expert; the
-// list of tiles follows from `offsets`, which every block adds up for itself. Blocks of an expert with the
-// same rows are neighbours: its weights come from memory once, then from L2. A
-// block reads 256 rows of weights and 128 of x for 256 * 128 * 2 flops a column:
-// 64 flops a byte of L2 for bf16, 90 for nvfp4, which with tensor cores bounds it.
+// list of tiles follows from `offsets`, which every block adds up for itself.
+// Blocks of an expert with the same rows are neighbours: its weights come from
+// memory once, then from L2. 255 registers, one block of 256 threads an SM, 38 KB
+// of shared memory. A block reads 256 rows of weights and 128 of x for 256 * 128 *
+// 2 flops a column: 64 flops a byte of L2 for bf16, 90 for nvfp4, which with the
+// rate of mma.sync bounds it.
 //
 //===----------------------------------------------------------------------===//
 #include "PackedProduct.h"

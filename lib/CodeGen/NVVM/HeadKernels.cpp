@@ -7,13 +7,14 @@
 // 16 or 32 tokens; its 4 to 8 warps have a span of 64 columns each if there are as
 // many, so that all of W is under way before the wait for the kernel before. 8
 // heads of 512 x 128 are 128 blocks of 8 KB; 1 MB in all is 0.25 us of an H200's
-// memory, so what bounds it is latency. Shared memory: sums of warps, 2.3 to 8.7
-// KB. More tokens read W again, from L2: 64 tokens 2 to 8 times.
+// memory, so what bounds it is latency. 48 to 106 registers a thread; shared
+// memory 144 bytes a token and warp: 4.6 to 37 KB. More tokens read W again, from
+// L2: 64 tokens twice.
 //
-// More tokens (ManyTokens): 256 (or 128) rows and 64 tokens a block, 18,432 bytes
-// of shared memory. With 2 * tokens * heads * rows * columns flops against 4 *
-// tokens * heads * rows bytes of y, columns of 128 make it memory-bound at 64
-// flops a byte, 512 about even.
+// More tokens (ManyTokens): 128 rows and 64 tokens a block of 128 threads, up to
+// 216 registers, 18,688 bytes of shared memory, two blocks an SM. With 2 * tokens *
+// heads * rows * columns flops against 4 * tokens * heads * rows bytes of y,
+// columns of 128 make it memory-bound at 64 flops a byte, 512 about even.
 //
 //===----------------------------------------------------------------------===//
 #include "PackedProduct.h"
