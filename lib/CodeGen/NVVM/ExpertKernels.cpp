@@ -1,19 +1,23 @@
 //===- ExpertKernels.cpp - experts of many tokens -------------------------===//
 //
-// Part of mla. After moeGroup, each chosen expert has a run of pairs in `order`.
+// Part of mla. After moeGroup, each chosen expert has a run of pairs in
+// `order`.
 //
-// Up to 64 tokens (FewTokens): a block has 16 to 256 rows of one expert and reads
-// their weights once for every 8 (or 16) of its pairs; bound by reading weights, or
-// on an H200 with nvfp4 and int4_g32 about as much by their decoding. 256 threads,
-// two blocks an SM, each lane with 4 (bf16: 8) 16-byte loads of the next span
-// under way: 36 KB an SM (bf16 64).
+// Up to 64 tokens, or 12 pairs an expert (FewTokens): a block has 16 to 256
+// rows of one expert (of gate and of up) and reads their weights once for every
+// 8 (or 16) of its pairs; bound by reading weights, or on an H200 with nvfp4
+// and int4_g32 about as much by their decoding. 256 threads, two blocks an SM
+// (128 registers; shared memory 9 to 35 KB), each lane with 4 (bf16, fp8_block:
+// 8) 16-byte loads of the next span under way: 36 KB an SM (64).
 //
-// More tokens (ManyTokens): a block has 256 rows (gate and up: 128 of each; half of
-// that where columns are few) and up to 128 pairs (fp8_block 64) of one expert; the
-// list of tiles follows from `offsets`, which every block adds up for itself. Blocks of an expert with the
-// same rows are neighbours: its weights come from memory once, then from L2. A
-// block reads 256 rows of weights and 128 of x for 256 * 128 * 2 flops a column:
-// 64 flops a byte of L2 for bf16, 90 for nvfp4, which with tensor cores bounds it.
+// More tokens (ManyTokens): a block has 256 rows (gate and up: 128 of each;
+// half of that where columns are few) and up to 128 pairs (fp8_block 64) of one
+// expert; the list of tiles follows from `offsets`, which every block adds up
+// for itself. Blocks of an expert with the same rows are neighbours: its
+// weights come from memory once, then from L2. 255 registers, one block of 256
+// threads an SM, 38 KB of shared memory. A block reads 256 rows of weights and
+// 128 of x for 256 * 128 * 2 flops a column: 64 flops a byte of L2 for bf16, 90
+// for nvfp4, which with the rate of mma.sync bounds it.
 //
 //===----------------------------------------------------------------------===//
 #include "PackedProduct.h"
@@ -32,10 +36,11 @@ struct ExpertProduct {
   unsigned x = 0, order = 1, active = 2, offsets = 3, count = 4, weights = 5;
   unsigned y() const { return weights + matrices; }
 
-  bool few() const { return spec.maxTokens <= 64; }
   int64_t pairsPerExpert() const {
     return llvm::divideCeil(spec.maxTokens * spec.topk, spec.experts);
   }
+  /// Up to 64 tokens, or about 16 pairs an expert: one tile of FewTokens.
+  bool few() const { return spec.maxTokens <= 64 || pairsPerExpert() <= 12; }
   FewTokens::Split split() const {
     FewTokens::Split s;
     int64_t spans = spansOf(matrix);
@@ -64,7 +69,8 @@ struct ExpertProduct {
   int64_t chunks() const { return llvm::divideCeil(matrix.rows, blockRows()); }
   std::string grid() const {
     std::string pairs = "tokens * " + std::to_string(spec.topk);
-    std::string slots = "min(" + pairs + ", " + std::to_string(spec.experts) + ")";
+    std::string slots =
+        "min(" + pairs + ", " + std::to_string(spec.experts) + ")";
     if (!few()) // a tile that is not full for each expert, at most
       slots = "(ceildiv(" + pairs + ", " + std::to_string(manyTiles() * 8) +
               ") + " + slots + ")";
@@ -72,11 +78,10 @@ struct ExpertProduct {
   }
   std::string name(StringRef family) const {
     return kernelName(family, formatName(matrix.format), matrix.rows,
-                      matrix.columns, spec.experts, spec.topk,
-                      blockTokens(),
+                      matrix.columns, spec.experts, spec.topk, blockTokens(),
                       few() ? "few" : "many");
   }
-  ProductShape product() const { 
+  ProductShape product() const {
     return {matrix, matrices, true, matrix.columns % 4 == 0};
   }
 };
@@ -91,15 +96,16 @@ struct Work {
 static SmallVector<Ptr> matricesOf(KernelBuilder &k, const ExpertProduct &p,
                                    V expert) {
   SmallVector<Ptr> bases;
-  int64_t bytes = quant::packedBytes(p.matrix.format, p.matrix.rows,
-                                     p.matrix.columns);
+  int64_t bytes =
+      quant::packedBytes(p.matrix.format, p.matrix.rows, p.matrix.columns);
   for (int64_t m = 0; m < p.matrices; ++m)
     bases.push_back(k.buffer(p.weights + m) + k.to64(expert) * bytes);
   return bases;
 }
 
-/// If `places` is there, puts order[low] to order[low + count - 1] there, for after
-/// the next barrier: loads of each where it is needed would be one after the other.
+/// If `places` is there, puts order[low] to order[low + count - 1] there, for
+/// after the next barrier: loads of each where it is needed would be one after
+/// the other.
 static void loadPlaces(KernelBuilder &k, const ExpertProduct &p, Ptr places,
                        V low, V count) {
   if (places.value)
@@ -120,8 +126,9 @@ static void emitFew(KernelBuilder &k, const ExpertProduct &p, const Work &work,
                     function_ref<void(V, V, ArrayRef<V>)> emit) {
   int64_t tokens = p.split().tokens();
   k.loop(work.low, work.high, tokens, [&](V low) {
-    // Without this LLVM would move the first span's loads and their decoding out
-    // of the loop, which is seldom run twice, and keep all of it in registers.
+    // Without this LLVM would move the first span's loads and their decoding
+    // out of the loop, which is seldom run twice, and keep all of it in
+    // registers.
     V hidden = k.inlinePTX("mov.b32 $0, 0;", "=r", k.i32Type(), {},
                            /*sideEffects=*/true);
     product.begin(matricesOf(k, p, work.expert), work.firstRow + hidden,
@@ -130,24 +137,22 @@ static void emitFew(KernelBuilder &k, const ExpertProduct &p, const Work &work,
     k.barrier();
     V count = k.minimum(work.high - low, k.i32(tokens));
     loadPlaces(k, p, places, low, count);
-    product.run(
-        count,
-        {k.buffer(p.x), p.matrix.columns * 4,
-         [&](V token) { return rowOf(low + token); }},
-        [&](V row, V token, ArrayRef<V> sums) {
-          emit(row, placeOf(k, places, low, token), sums);
-        });
+    product.run(count,
+                {k.buffer(p.x), p.matrix.columns * 4,
+                 [&](V token) { return rowOf(low + token); }},
+                [&](V row, V token, ArrayRef<V> sums) {
+                  emit(row, placeOf(k, places, low, token), sums);
+                });
   });
 }
 
-/// Finds the (expert, tile of pairs, chunk of rows) of this block and calls `body`
-/// with it, if there is one. A thread has a slot (or several) and adds up the blocks
-/// of those before it: one latency of L2, and two barriers.
+/// Finds the (expert, tile of pairs, chunk of rows) of this block and calls
+/// `body` with it, if there is one. A thread has a slot (or several) and adds
+/// up the blocks of those before it: one latency of L2, and two barriers.
 static void forTile(KernelBuilder &k, const ExpertProduct &p,
                     function_ref<void(const Work &)> body) {
   const int64_t tile = p.manyTiles() * 8;
-  const int64_t most =
-      std::min(p.spec.maxTokens * p.spec.topk, p.spec.experts);
+  const int64_t most = std::min(p.spec.maxTokens * p.spec.topk, p.spec.experts);
   const int64_t rounds = llvm::divideCeil(most, p.threads());
   Ptr sums = k.shared(rounds * k.warps() * 4), found = k.shared(5 * 4);
   V slots = k.minimum(k.scalar32(0) * p.spec.topk, k.i32(p.spec.experts));
@@ -173,8 +178,8 @@ static void forTile(KernelBuilder &k, const ExpertProduct &p,
     slot.blocks = slot.tiles * p.chunks();
     slot.end = slot.blocks;
     for (int64_t by = 1; by < 32; by *= 2)
-      slot.end = k.select(k.lane() >= by,
-                          slot.end + k.shuffleUp(slot.end, by), slot.end);
+      slot.end = k.select(k.lane() >= by, slot.end + k.shuffleUp(slot.end, by),
+                          slot.end);
     k.when(k.lane() == 31, [&, end = slot.end, r = r] {
       k.store(sums + (k.warp() + int64_t(r) * k.warps()) * 4, end);
     });
@@ -222,7 +227,8 @@ static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
     V high = k.loadI32(k.buffer(p.offsets) + (slot + 1) * 4, Cached::L2);
     V firstRow = k.block() % p.chunks() * p.blockRows();
     k.when(slot < count, [&] {
-      emitFew(k, p, {expert, low, high, firstRow}, product, rowOf, places, emit);
+      emitFew(k, p, {expert, low, high, firstRow}, product, rowOf, places,
+              emit);
     });
     return;
   }
@@ -235,25 +241,25 @@ static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
     loadPlaces(k, p, places, work.low, pairs);
     auto multiply = [&](int64_t some) {
       ManyTokens product(k, p.product(), some, scratch);
-      product.run(
-          matricesOf(k, p, work.expert), work.firstRow, k.i32(p.matrix.rows),
-          pairs,
-          {k.buffer(p.x), p.matrix.columns * 4,
-           [&](V token) { return rowOf(work.low + token); }},
-          [&](V row, V token, ArrayRef<V> sums) {
-            emit(row, placeOf(k, places, work.low, token), sums);
-          });
+      product.run(matricesOf(k, p, work.expert), work.firstRow,
+                  k.i32(p.matrix.rows), pairs,
+                  {k.buffer(p.x), p.matrix.columns * 4,
+                   [&](V token) { return rowOf(work.low + token); }},
+                  [&](V row, V token, ArrayRef<V> sums) {
+                    emit(row, placeOf(k, places, work.low, token), sums);
+                  });
     };
     // An expert's last tile is seldom full.
     if (tiles == 16)
-      k.ifElse(pairs > 64, [&] { multiply(16); }, [&] { multiply(8); });
+      k.ifElse(
+          pairs > 64, [&] { multiply(16); }, [&] { multiply(8); });
     else
       multiply(tiles);
   });
 }
 
-/// x * sigmoid(x) to 2^-21. An exact division is a call where it is emitted, and
-/// calls do not go with so many registers.
+/// x * sigmoid(x) to 2^-21. An exact division is a call where it is emitted,
+/// and calls do not go with so many registers.
 static V quickSilu(KernelBuilder &k, V x) {
   return x * k.reciprocal(k.f32(1) + k.exp(k.f32(0) - x));
 }
@@ -275,8 +281,8 @@ Kernel expertsGateUp(KernelSite site, const ExpertSpec &spec) {
       },
       Ptr(),
       [&](V row, V pair, ArrayRef<V> sums) {
-        k.store(k.buffer(p.y()) + (k.to64(pair) * (p.matrix.rows * 4) +
-                                   k.to64(row) * 4),
+        k.store(k.buffer(p.y()) +
+                    (k.to64(pair) * (p.matrix.rows * 4) + k.to64(row) * 4),
                 quickSilu(k, sums[0]) * sums[1]);
       });
   k.finish();
@@ -293,8 +299,7 @@ Kernel expertsDown(KernelSite site, const ExpertSpec &spec) {
   KernelBuilder k(site.kernels, site.loc, kernel.name, access, 1,
                   {p.threads(), p.few() ? 2 : 1});
   emitExperts(
-      k, p,
-      [](V pair) { return pair; }, k.shared(p.blockTokens() * 4),
+      k, p, [](V pair) { return pair; }, k.shared(p.blockTokens() * 4),
       [&](V row, V to, ArrayRef<V> sums) {
         k.store(k.buffer(p.y()) +
                     (k.to64(to) * (p.matrix.rows * 4) + k.to64(row) * 4),

@@ -54,8 +54,8 @@ void FewTokens::begin(ArrayRef<Ptr> bases, V first_, V end_) {
 }
 
 namespace {
-/// Brings spans of tokens to a warp's shared memory, as fragments: position 16 t +
-/// 4 s of a chunk is what thread t of a quad needs in step s.
+/// Brings spans of tokens to a warp's shared memory, as fragments: position 16
+/// t + 4 s of a chunk is what thread t of a quad needs in step s.
 class WarpStaging {
 public:
   /// `rows` has the row of x of token i in lane i.
@@ -73,7 +73,8 @@ public:
     Format format = product.matrix.format;
     V chunk = part >> 4, t = (part >> 2) & 3, s = part & 3;
     V column = span * spanColumns(format);
-    switch (format) { // columnAt() with chunk and step that differ between lanes
+    switch (
+        format) { // columnAt() with chunk and step that differ between lanes
     case Format::NVFP4:
       column = column + part * 4;
       break;
@@ -126,8 +127,8 @@ private:
 };
 } // namespace
 
-/// Adds the products of a span, staged in `buffer`. Calls `halfway` when half of
-/// the words are done with.
+/// Adds the products of a span, staged in `buffer`. Calls `halfway` when half
+/// of the words are done with.
 void FewTokens::accumulate(Vs &acc, ArrayRef<V> words, Ptr buffer,
                            function_ref<void()> halfway) const {
   Format format = shape.matrix.format;
@@ -188,17 +189,17 @@ void FewTokens::run(V tokens, TokenRows x, EmitProduct emit) {
       accumulate(acc, second, buffer, [] {});
     }
   } else {
-    // Spans of two units are loaded unit by unit, into the registers of the one that
-    // is done with. Others, and the next span's first tokens, are loaded ahead where
-    // registers allow it.
+    // Spans of two units are loaded unit by unit, into the registers of the one
+    // that is done with. Others, and the next span's first tokens, are loaded
+    // ahead where registers allow it.
     bool units = PackedTile::units(shape.matrix.format) == 2;
     bool early = split.tokenTiles == 1 && !units;
     bool xEarly = ahead <= 2;
     Vs state = acc;
     llvm::append_range(state, first);
     if (xEarly)
-      llvm::append_range(state, staging.load(k.minimum(low, k.i32(spans - 1)), 0,
-                                             ahead));
+      llvm::append_range(
+          state, staging.load(k.minimum(low, k.i32(spans - 1)), 0, ahead));
     Vs end = k.loop(low, high, 1, state, [&](V span, ArrayRef<V> in) {
       V next = k.minimum(span + 1, high - 1);
       Vs weights, later, out(in.begin(), in.begin() + sums);
@@ -253,8 +254,9 @@ void FewTokens::run(V tokens, TokenRows x, EmitProduct emit) {
     for (int64_t m = 0; m < shape.matrices; ++m) {
       V sum = k.loadF32(from + m * warpRows * 4);
       for (int64_t w = 1; w < split.warpsK; ++w)
-        sum = sum + k.loadF32(from + (w * split.warpsM * warpBytes +
-                                      m * warpRows * 4));
+        sum =
+            sum +
+            k.loadF32(from + (w * split.warpsM * warpBytes + m * warpRows * 4));
       all.push_back(sum * factors[m]);
     }
     V at = firstRow + row;

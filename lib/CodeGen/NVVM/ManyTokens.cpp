@@ -23,9 +23,9 @@ ManyTokens::ManyTokens(KernelBuilder &k, ProductShape shape, int64_t tokenTiles,
     : k(k), shape(shape), tokenTiles(tokenTiles), scratch(scratch) {}
 
 namespace {
-/// Brings chunks of x to shared memory. A token's row has 32 bytes for each step:
-/// the first registers of threads t = 0 to 3 of a quad, then their second ones,
-/// which are rows of 16 bytes for ldmatrix.
+/// Brings chunks of x to shared memory. A token's row has 32 bytes for each
+/// step: the first registers of threads t = 0 to 3 of a quad, then their second
+/// ones, which are rows of 16 bytes for ldmatrix.
 class Staging {
 public:
   Staging(KernelBuilder &k, const ProductShape &product, Ptr scratch, V tokens,
@@ -67,10 +67,10 @@ public:
       Ptr at = row + i * tokensAtOnce * 4;
       if (i + 1 == count && !even) // the last row may not be there
         at = k.select(inside, at, row);
-      llvm::append_range(out, loadTokens(k, x + k.to64(k.loadI32(at)) * stride,
-                                         column, shape.columns,
-                                         shape.columns % spanColumns(format) == 0,
-                                         aligned));
+      llvm::append_range(
+          out, loadTokens(k, x + k.to64(k.loadI32(at)) * stride, column,
+                          shape.columns,
+                          shape.columns % spanColumns(format) == 0, aligned));
     }
     return out;
   }
@@ -164,8 +164,8 @@ void ManyTokens::run(ArrayRef<Ptr> bases, V firstRow, V endRow, V tokens,
         Vs a[2];
         for (int64_t i = 0; i < 2; ++i)
           a[i] = open[i].fragment(j * chunkSteps + s);
-        // The next span's words, when most of this one's are done with. Not so bf16's:
-        // they are fragments as they are, and would be moved about.
+        // The next span's words, when most of this one's are done with. Not so
+        // bf16's: they are fragments as they are, and would be moved about.
         if (s == 0 && lastChunk)
           loadNext(0, format != Format::FP8Block);
         if (s == 0 && format == Format::BF16)
@@ -188,7 +188,8 @@ void ManyTokens::run(ArrayRef<Ptr> bases, V firstRow, V endRow, V tokens,
       k.barrier();
     }
     for (auto [i, v] : llvm::enumerate(acc))
-      v = scaled ? k.fma(part[i], open[i / (4 * tokenTiles)].scale, v) : part[i];
+      v = scaled ? k.fma(part[i], open[i / (4 * tokenTiles)].scale, v)
+                 : part[i];
     for (const Vs &words : weights)
       llvm::append_range(acc, words);
     return acc;

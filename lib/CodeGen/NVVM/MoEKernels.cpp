@@ -1,7 +1,7 @@
 //===- MoEKernels.cpp - pairs by expert, and their sum --------------------===//
 //
-// Part of mla. (token, choice) pairs are sorted by expert, so that each expert's
-// weights are read once a step.
+// Part of mla. (token, choice) pairs are sorted by expert, so that each
+// expert's weights are read once a step.
 //
 //===----------------------------------------------------------------------===//
 #include "KernelSupport.h"
@@ -48,11 +48,12 @@ static Peers peersOf(KernelBuilder &k, V key) {
   return {before, k.popcount(mask), before == 0};
 }
 
-/// One block. Warps have equal shares of the pairs, in order, and a count for each
-/// expert each: counts, then places (a sum over experts, then over warps), then the
-/// pairs go to their places. Shared memory: warps * experts words, 64 KB at most.
-/// 4096 tokens x 8 are 8 steps of 128 pairs a warp, twice, each loads from L2 and
-/// then, the second time, four matches. What bounds it is latency: three passes.
+/// One block. Warps have equal shares of the pairs, in order, and a count for
+/// each expert each: counts, then places (a sum over experts, then over warps),
+/// then the pairs go to their places. Shared memory: warps * experts words, 64
+/// KB at most. 4096 tokens x 8 are 8 steps of 128 pairs a warp, twice, each
+/// loads from L2 and then, the second time, four matches. What bounds it is
+/// latency: three passes.
 Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
                 int64_t maxTokens) {
   int64_t maxPairs = maxTokens * topk;
@@ -78,8 +79,8 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
   k.gridWait();
   k.gridTrigger();
   V pairs = k.scalar32(0) * topk;
-  // A warp's share, in whole steps: of several times 32 pairs, if they are many, so
-  // that loads do not wait for one another.
+  // A warp's share, in whole steps: of several times 32 pairs, if they are
+  // many, so that loads do not wait for one another.
   int64_t step = maxPairs >= 4096 ? 128 : 32;
   V share = k.ceilDiv(pairs, warps * step) * step;
   V low = k.warp() * share, high = k.minimum(low + share, pairs);
@@ -90,8 +91,8 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
         Vs ps, es;
         for (int64_t i = 0; i < step; i += 32) {
           ps.push_back(from + k.lane() + i);
-          es.push_back(k.loadI32(
-              indices + k.to64(k.minimum(ps.back(), high - 1)) * 4));
+          es.push_back(
+              k.loadI32(indices + k.to64(k.minimum(ps.back(), high - 1)) * 4));
         }
         for (auto [p, e] : llvm::zip(ps, es))
           body(p, p < high, e);
@@ -152,13 +153,13 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
 }
 
 /// A thread has four values of a token (one, if the width is no multiple of 4),
-/// and loads all their summands at once: (topk + addends + 1) * 4 bytes a value,
-/// bound by memory, or latency for few tokens.
+/// and loads all their summands at once: (topk + addends + 1) * 4 bytes a
+/// value, bound by memory, or latency for few tokens.
 Kernel moeCombine(KernelSite site, int64_t width, int64_t topk,
                   int64_t addends) {
   unsigned each = width % 4 == 0 ? 4 : 1;
-  int64_t threads = std::clamp<int64_t>(
-      llvm::alignTo(width / each, 32), 32, 256);
+  int64_t threads =
+      std::clamp<int64_t>(llvm::alignTo(width / each, 32), 32, 256);
   int64_t blocks = llvm::divideCeil(width / each, threads);
   std::string name = kernelName("moe_combine", width, topk, addends);
   Kernel kernel{name, "tokens * " + std::to_string(blocks)};

@@ -31,16 +31,18 @@ struct TokenRows {
   llvm::function_ref<V(V token)> rowOf;
 };
 
-/// Takes a row of a matrix, a token (of the block's) and the sum of each matrix.
+/// Takes a row of a matrix, a token (of the block's) and the sum of each
+/// matrix.
 using EmitProduct =
     llvm::function_ref<void(V row, V token, llvm::ArrayRef<V> sums)>;
 
-/// Products of `warpsM * rowTiles * 16` rows and `tokenTiles * 8` tokens a block.
+/// Products of `warpsM * rowTiles * 16` rows and `tokenTiles * 8` tokens a
+/// block.
 ///
-/// A warp's loads of the next span of weights are under way while it works on one.
-/// It has the tokens' span in shared memory of its own (4 times 64 bytes of L1 lines
-/// a token and load would be too many), where its sums go in the end, to be added
-/// to those of the warps that share its rows.
+/// A warp's loads of the next span of weights are under way while it works on
+/// one. It has the tokens' span in shared memory of its own (4 times 64 bytes
+/// of L1 lines a token and load would be too many), where its sums go in the
+/// end, to be added to those of the warps that share its rows.
 class FewTokens {
 public:
   struct Split {
@@ -55,9 +57,9 @@ public:
   /// Reserves the shared memory.
   FewTokens(KernelBuilder &k, ProductShape shape, Split split);
 
-  /// Loads the first span of weights: matrices begin at `bases`, the block's rows
-  /// are `firstRow` up to, and without, `endRow`. Touches nothing but weights.
-  /// May be called again, for the same or other rows.
+  /// Loads the first span of weights: matrices begin at `bases`, the block's
+  /// rows are `firstRow` up to, and without, `endRow`. Touches nothing but
+  /// weights. May be called again, for the same or other rows.
   void begin(llvm::ArrayRef<Ptr> bases, V firstRow, V endRow);
   /// Multiplies with tokens 0 <= i < `tokens`, which are at least 1, and emits.
   /// Every thread of the block calls it.
@@ -77,10 +79,11 @@ private:
   llvm::SmallVector<PackedTile> tiles; ///< by matrix, then by tile of rows
   V low, high;                         ///< this warp's spans
   V firstRow, endRow;
-  Vs first;                            ///< the words of span `low`
+  Vs first; ///< the words of span `low`
 };
 
-/// Products of `warps * 32 / matrices` rows and `tokenTiles * 8` tokens a block.
+/// Products of `warps * 32 / matrices` rows and `tokenTiles * 8` tokens a
+/// block.
 ///
 /// x goes through registers to shared memory, as fragments are read: 64 columns
 /// of all tokens at a time, two buffers, one barrier for each. A token has 144

@@ -1,9 +1,9 @@
 //===- PackedTiles.cpp - packed weights as tensor-core operands -----------===//
 //
-// Part of mla. Cost of a fragment (4 registers, 16 rows x 16 columns) beside its
-// load: bf16 nothing, fp8_block 4 conversions, nvfp4 11 integer instructions for
-// two and 4 products, int4_g32 4 + 3 integer instructions for two, 4 sums and 4
-// products.
+// Part of mla. Cost of a fragment (4 registers, 16 rows x 16 columns) beside
+// its load: bf16 nothing, fp8_block 4 conversions, nvfp4 11 integer
+// instructions for two and 4 products, int4_g32 4 + 3 integer instructions for
+// two, 4 sums and 4 products.
 //
 //===----------------------------------------------------------------------===//
 #include "PackedTiles.h"
@@ -18,8 +18,8 @@ PackedTile::PackedTile(KernelBuilder &k, MatrixShape shape, Ptr base, V first,
                        bool aligned)
     : k(k), shape(shape), base(base) {
   Format format = shape.format;
-  int64_t quadBytes = quant::packedUnits(format, shape.columns) *
-                      quant::unitBytes(format);
+  int64_t quadBytes =
+      quant::packedUnits(format, shape.columns) * quant::unitBytes(format);
   V g = k.lane() >> 2, t = k.lane() & 3;
   auto rowAt = [&](V row) {
     return base + k.to64(row >> 2) * quadBytes + ((row & 3) * 64 + t * 16);
@@ -124,8 +124,8 @@ PackedTile::Span PackedTile::open(ArrayRef<V> words) const {
     V t = k.lane() & 3;
     V selector = t | ((t + 4) << 4);
     auto scales = [&](V first, V second, Vs &out) {
-      V bytes = k.intrinsic("llvm.nvvm.prmt", k.i32Type(),
-                            {first, second, selector});
+      V bytes =
+          k.intrinsic("llvm.nvvm.prmt", k.i32Type(), {first, second, selector});
       V pair = k.mulF16(k.e4m3ToF16(bytes), k.i32(0x54005400)); // 64, 64
       out.push_back(broadcastHalf(k, pair, false));
       out.push_back(broadcastHalf(k, pair, true));
@@ -182,7 +182,8 @@ Vs PackedTile::Span::fragment(unsigned step) const {
   case Format::Int4G32: {
     unsigned w = step / 2, half = step % 2, chunk = step / chunkSteps;
     bool fp4 = tile->shape.format == Format::NVFP4;
-    auto [a0, a2] = fp4 ? nvfp4Pairs(words[w], half) : int4Pairs(words[w], half);
+    auto [a0, a2] =
+        fp4 ? nvfp4Pairs(words[w], half) : int4Pairs(words[w], half);
     auto [a1, a3] =
         fp4 ? nvfp4Pairs(words[4 + w], half) : int4Pairs(words[4 + w], half);
     V low = lowScales[chunk], high = highScales[chunk];

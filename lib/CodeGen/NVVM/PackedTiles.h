@@ -1,10 +1,11 @@
 //===- PackedTiles.h - packed weights as tensor-core operands ---*- C++ -*-===//
 //
-// Part of mla. What heads and experts have in common: 16 rows of a packed weight
-// (mla/Quant/Pack.h) are the A operand of mma.m16n8k16, 8 tokens the B operand.
-// The contraction runs over *spans* of columns, what is loaded of a weight at a
-// time, in *chunks* of 64 columns, each 4 instructions of 16. In which order a
-// chunk's columns are taken differs from format to format: columnAt().
+// Part of mla. What heads and experts have in common: 16 rows of a packed
+// weight (mla/Quant/Pack.h) are the A operand of mma.m16n8k16, 8 tokens the B
+// operand. The contraction runs over *spans* of columns, what is loaded of a
+// weight at a time, in *chunks* of 64 columns, each 4 instructions of 16. In
+// which order a chunk's columns are taken differs from format to format:
+// columnAt().
 //
 // Weights become bf16 (bf16) or f16 (all others), and x the same; f16 holds x *
 // 2^-4, so that 2^20 is the largest magnitude, beyond which it is cut off. The
@@ -32,8 +33,8 @@ inline int64_t spansOf(const MatrixShape &shape) {
   return llvm::divideCeil(shape.columns, spanColumns(shape.format));
 }
 
-/// The first of 4 adjacent columns, from the span's first on, that thread t of a
-/// quad has in a chunk's step; `t` is a V or a number.
+/// The first of 4 adjacent columns, from the span's first on, that thread t of
+/// a quad has in a chunk's step; `t` is a V or a number.
 template <typename T>
 T columnAt(Format format, T t, int64_t chunk, int64_t step) {
   switch (format) {
@@ -46,8 +47,8 @@ T columnAt(Format format, T t, int64_t chunk, int64_t step) {
   }
 }
 
-/// The part of a packed matrix that a lane reads for 16 rows: two rows, g and g +
-/// 8 of the tile.
+/// The part of a packed matrix that a lane reads for 16 rows: two rows, g and g
+/// + 8 of the tile.
 class PackedTile {
 public:
   /// `base` is the matrix's first byte, rows of the tile are `first` and on.
@@ -93,8 +94,8 @@ private:
 std::pair<V, V> packTokens(KernelBuilder &k, Format format,
                            llvm::ArrayRef<V> values);
 
-/// Loads x[column] to x[column + 3] of a row of `columns` f32; columns behind the
-/// end give 0. `row` is aligned to 16 bytes if columns are a multiple of 4.
+/// Loads x[column] to x[column + 3] of a row of `columns` f32; columns behind
+/// the end give 0. `row` is aligned to 16 bytes if columns are a multiple of 4.
 /// `whole`: no column lies behind the end.
 Vs loadTokens(KernelBuilder &k, Ptr row, V column, int64_t columns, bool whole,
               bool aligned);

@@ -26,14 +26,16 @@ TEST(Heads, Compile) {
 
 TEST(Heads, CompileWithDimensionsOfAnySize) {
   for (int64_t maxTokens : {1, 16, 4096})
-    expectCompiles([&](KernelSite site) {
-      for (HeadShape shape : {HeadShape{1, 1, 2, 1, 1}, HeadShape{3, 33, 6, 17, 45},
-                              HeadShape{2, 192, 64, 256, 512},
-                              HeadShape{5, 40, 0, 24, 20}}) {
-        absorbQuery(site, shape, false, maxTokens);
-        expandValue(site, shape, maxTokens);
-      }
-    }, /*spills=*/true);
+    expectCompiles(
+        [&](KernelSite site) {
+          for (HeadShape shape :
+               {HeadShape{1, 1, 2, 1, 1}, HeadShape{3, 33, 6, 17, 45},
+                HeadShape{2, 192, 64, 256, 512}, HeadShape{5, 40, 0, 24, 20}}) {
+            absorbQuery(site, shape, false, maxTokens);
+            expandValue(site, shape, maxTokens);
+          }
+        },
+        /*spills=*/true);
 }
 
 TEST(Heads, GridsCoverRowsAndTokens) {
@@ -41,7 +43,7 @@ TEST(Heads, GridsCoverRowsAndTokens) {
     HeadShape shape{8, 128, 64, 128, 512};
     EXPECT_EQ(absorbQuery(site, shape, true, 1).grid, "128");
     EXPECT_EQ(absorbQuery(site, shape, true, 64).grid,
-              "128 * ceildiv(tokens, 32)");
+              "64 * ceildiv(tokens, 32)");
     EXPECT_EQ(absorbQuery(site, shape, true, 4096).grid,
               "32 * ceildiv(tokens, 64)");
     EXPECT_EQ(expandValue(site, shape, 1).grid, "64");
@@ -64,8 +66,8 @@ class Experts : public testing::TestWithParam<Format> {};
 /// The experts of a model of hidden size 7168.
 void experts(KernelSite site, Format format, int64_t inter, int64_t experts,
              int64_t maxTokens) {
-  ExpertSpec spec{{format, inter, 7168}, {format, 7168, inter}, experts, 8,
-                  maxTokens};
+  ExpertSpec spec{
+      {format, inter, 7168}, {format, 7168, inter}, experts, 8, maxTokens};
   expertsGateUp(site, spec);
   expertsDown(site, spec);
 }
@@ -76,8 +78,9 @@ TEST_P(Experts, FewTokensOfManyExpertsStayInRegisters) {
 }
 TEST_P(Experts, FewTokensOfFewExpertsCompile) {
   // fp8_block spills a few loop invariants.
-  expectCompiles([&](KernelSite site) { experts(site, GetParam(), 2048, 48, 64); },
-                 GetParam() == Format::FP8Block);
+  expectCompiles(
+      [&](KernelSite site) { experts(site, GetParam(), 2048, 48, 64); },
+      GetParam() == Format::FP8Block);
 }
 TEST_P(Experts, ManyTokensCompile) {
   // nvfp4 spills a few loop invariants.
@@ -88,21 +91,23 @@ TEST_P(Experts, ManyTokensCompile) {
 
 TEST_P(Experts, CompileWithDimensionsOfAnySize) {
   for (int64_t maxTokens : {2, 64, 4096})
-    expectCompiles([&](KernelSite site) {
-      int64_t inter = GetParam() == Format::NVFP4     ? 48
-                      : GetParam() == Format::Int4G32 ? 96
-                                                      : 37;
-      int64_t hidden = GetParam() == Format::NVFP4     ? 80
-                       : GetParam() == Format::Int4G32 ? 160
-                                                       : 129;
-      ExpertSpec spec{{GetParam(), inter, hidden},
-                      {GetParam(), hidden, inter},
-                      6,
-                      3,
-                      maxTokens};
-      expertsGateUp(site, spec);
-      expertsDown(site, spec);
-    }, /*spills=*/true);
+    expectCompiles(
+        [&](KernelSite site) {
+          int64_t inter = GetParam() == Format::NVFP4     ? 48
+                          : GetParam() == Format::Int4G32 ? 96
+                                                          : 37;
+          int64_t hidden = GetParam() == Format::NVFP4     ? 80
+                           : GetParam() == Format::Int4G32 ? 160
+                                                           : 129;
+          ExpertSpec spec{{GetParam(), inter, hidden},
+                          {GetParam(), hidden, inter},
+                          6,
+                          3,
+                          maxTokens};
+          expertsGateUp(site, spec);
+          expertsDown(site, spec);
+        },
+        /*spills=*/true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, Experts,
@@ -114,8 +119,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, Experts,
 
 TEST(Experts, GridsCoverSlotsRowsAndTiles) {
   compileFor(*lookupGpu("sm_120a"), [](KernelSite site) {
-    ExpertSpec spec{{Format::BF16, 2048, 7168}, {Format::BF16, 7168, 2048}, 48, 8,
-                    64};
+    ExpertSpec spec{
+        {Format::BF16, 2048, 7168}, {Format::BF16, 7168, 2048}, 48, 8, 64};
     EXPECT_EQ(expertsGateUp(site, spec).grid, "min(tokens * 8, 48) * 128");
     spec.maxTokens = 4096;
     EXPECT_EQ(expertsGateUp(site, spec).grid,
