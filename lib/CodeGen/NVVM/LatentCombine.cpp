@@ -17,7 +17,7 @@ using namespace mlir;
 namespace mla::nvvm {
 
 /// Below this number of tiles a split, one block an SM is faster than two.
-constexpr int64_t fewTiles = 48;
+constexpr int64_t fewTiles = 12;
 
 std::string DecodeShape::name(StringRef family) const {
   return kernelName(attentionName(family, spec), few, many,
@@ -59,6 +59,11 @@ static V tilesOf(const DecodeShape &s, V position) {
 }
 static V ceilDiv(V a, V b) { return (a + b - 1) / b; }
 
+/// Below this, combining costs more than another split saves.
+static int64_t leastTiles(const DecodeShape &s) {
+  return s.teams == 1 ? 1 : 2;
+}
+
 /// The most tiles of a split, the same for all tokens of the step: such that all
 /// splits run at once. Every warp computes it.
 static V divideStep(KernelBuilder &k, const DecodeShape &s, Ptr positions,
@@ -70,7 +75,8 @@ static V divideStep(KernelBuilder &k, const DecodeShape &s, Ptr positions,
   };
   if (s.spec.maxTokens == 1) {
     V total = tilesOf(s, k.loadI32(positions));
-    return slotsFor(total, [&](int64_t n) { return k.ceilDiv(total, n); });
+    V tiles = slotsFor(total, [&](int64_t n) { return k.ceilDiv(total, n); });
+    return k.maximum(tiles, k.i32(leastTiles(s)));
   }
   Vs sum = k.loop(k.lane(), tokens, 32, {k.i32(0)}, [&](V t, ArrayRef<V> acc) {
     return Vs{acc[0] + tilesOf(s, k.loadI32(positions + t * 4))};
@@ -78,7 +84,8 @@ static V divideStep(KernelBuilder &k, const DecodeShape &s, Ptr positions,
   V total = k.reduxAdd(sum[0]);
   V slots = slotsFor(total, [&](int64_t n) { return k.i32(n); });
   // Rounding up gives a token up to one split more than its share.
-  return ceilDiv(total, k.maximum(slots - tokens, k.i32(1)));
+  V tiles = ceilDiv(total, k.maximum(slots - tokens, k.i32(1)));
+  return k.maximum(tiles, k.i32(leastTiles(s)));
 }
 
 /// Sum over the lanes up to this one.
@@ -162,35 +169,70 @@ struct CombineShape {
 };
 } // namespace
 
-/// Few tokens have many splits each.
-static CombineShape combineShape(int64_t maxTokens) {
-  if (maxTokens == 1)
-    return {256, 32, 9};
-  if (maxTokens <= 4)
-    return {256, 16, 9};
-  if (maxTokens <= 16)
-    return {128, 4, 8};
-  return {64, 1, 8};
+/// As many groups as make one batch of a thread's splits, for half as many tokens
+/// as there may be.
+static CombineShape combineShape(const DecodeShape &s) {
+  constexpr int64_t batch = 9;
+  int64_t splits = s.many / (s.spec.maxTokens / 2 + 1);
+  int64_t groups = 1;
+  while (groups < 32 && groups * batch < splits)
+    groups *= 2;
+  int64_t threads = groups >= 8 ? 256 : groups >= 2 ? 128 : 64;
+  return {threads, groups, batch};
+}
+
+/// `n` words at `at`, each `otherwise` without a load if not `condition`.
+static Vs loadWhere(KernelBuilder &k, V condition, Ptr at, unsigned n,
+                    int64_t otherwise) {
+  std::string text = "{\n.reg .pred p;\nsetp.ne.b32 p, $" +
+                     std::to_string(n + 1) + ", 0;\n";
+  std::string words, constraints;
+  for (unsigned i = 0; i < n; ++i) {
+    std::string word = "$" + std::to_string(i);
+    text += "mov.b32 " + word + ", " + std::to_string(otherwise) + ";\n";
+    words += (i ? ", " : "") + word;
+    constraints += "=&r,";
+  }
+  text += n == 1 ? "@p ld.global.cg.b32 " + words
+                 : "@p ld.global.cg.v4.b32 {" + words + "}";
+  text += ", [$" + std::to_string(n) + "];\n}";
+  SmallVector<Type> types(n, k.i32Type());
+  Type type = n == 1 ? k.i32Type()
+                     : Type(LLVM::LLVMStructType::getLiteral(
+                           k.b.getContext(), types));
+  V all = k.inlinePTX(text, constraints + "l,r", type,
+                      {at.value, k.to32(condition).value},
+                      /*sideEffects=*/true);
+  if (n == 1)
+    return {all};
+  Vs out;
+  for (unsigned i = 0; i < n; ++i)
+    out.push_back(
+        {LLVM::ExtractValueOp::create(k.b, all.value, int64_t(i)), &k});
+  return out;
 }
 
 /// {maximum, sum of weights, 8 weighted sums} after the splits of group `group`.
 static Vs combineSplits(KernelBuilder &k, const CombineShape &c, V group,
                         V splits, Ptr lse, int64_t lseStride, Ptr partial,
                         int64_t partialStride) {
+  constexpr double none = -1e30;
   Vs init(10, k.f32(0));
-  init[0] = k.f32(-1e30);
+  init[0] = k.f32(none);
   return k.loop(
       group, splits, c.groups * c.batch, init,
       [&](V first, ArrayRef<V> state) {
         SmallVector<V> weight;
         SmallVector<Vs> value;
         for (int64_t i = 0; i < c.batch; ++i) {
-          // Beyond the last split: the last one again, without weight.
-          V split = k.minimum(first + i * c.groups, splits - 1);
-          weight.push_back(
-              k.loadF32(lse + k.to64(split) * lseStride, Cached::L2));
-          value.push_back(k.loadWords(partial + k.to64(split) * partialStride,
-                                      4, Cached::L2));
+          V split = first + i * c.groups;
+          V there = split < splits;
+          V at = k.to64(split);
+          weight.push_back(k.fromBits(
+              loadWhere(k, there, lse + at * lseStride, 1,
+                        llvm::bit_cast<int32_t>(float(none)))[0]));
+          value.push_back(
+              loadWhere(k, there, partial + at * partialStride, 4, 0));
         }
         V maximum = state[0];
         for (V x : weight)
@@ -201,8 +243,7 @@ static Vs combineSplits(KernelBuilder &k, const CombineShape &c, V group,
         for (int64_t j = 1; j < 10; ++j)
           next[j] = next[j] * factor;
         for (int64_t i = 0; i < c.batch; ++i) {
-          V w = k.select(first + i * c.groups < splits,
-                         k.exp2(weight[i] - maximum), k.f32(0));
+          V w = k.exp2(weight[i] - maximum);
           next[1] = next[1] + w;
           for (int64_t j = 0; j < 4; ++j) {
             auto [low, high] = k.unpackF16(value[i][j]);
@@ -233,7 +274,7 @@ static Vs joinLanes(KernelBuilder &k, Vs state, int64_t units) {
 }
 
 Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
-  CombineShape c = combineShape(s.spec.maxTokens);
+  CombineShape c = combineShape(s);
   int64_t values = s.spec.heads * s.spec.latent;
   int64_t chunks = (values / 8 + c.units() - 1) / c.units();
   std::string name = kernelName(s.name("latent_combine"), c.threads, c.groups);

@@ -115,7 +115,7 @@ TEST(Attention, OddDimensionsHaveNoSecondKernel) {
 
 TEST(Attention, ProgramsShareKernels) {
   GpuCode code = compileFor(*lookupGpu("sm_120a"), [](KernelSite site) {
-    auto a = latentAttention(site, spec(8, 512, 64, Format::BF16, 32));
+    auto a = latentAttention(site, spec(8, 512, 64, Format::BF16, 48));
     auto b = latentAttention(site, spec(8, 512, 64, Format::BF16, 64));
     EXPECT_EQ(a.first.name, b.first.name);
     EXPECT_EQ(a.combine->name, b.combine->name);
