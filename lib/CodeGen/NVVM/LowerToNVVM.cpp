@@ -344,8 +344,14 @@ void ProgramLowering::lowerExperts(Operation *op, Input x, Value indices,
   int64_t gateBytes = 2 * bytesInMemory(spec.gate);
   int64_t downBytes = bytesInMemory(spec.down);
   if (maxTokens() == 1) {
-    SmallVector<Value> first{x.rows, indices, weights, packed(gate),
-                             packed(up)};
+    SmallVector<Value> first{x.rows};
+    if (x.norm) {
+      spec.norm = true;
+      spec.gamma = formatOf(x.norm.getWeight());
+      spec.eps = x.norm.getEps().convertToDouble();
+      first.push_back(rows(x.norm.getWeight()));
+    }
+    first.append({indices, weights, packed(gate), packed(up)});
     SmallVector<Value> second{Value(), indices, packed(down)};
     bool joined = !shared.empty() && formatOf(shared[0]) == spec.gate.format &&
                   formatOf(shared[1]) == spec.gate.format &&
@@ -419,7 +425,8 @@ void ProgramLowering::lowerMoE(MoEOp op) {
   int64_t experts = weightType(op.getRouter()).getDim(0);
   std::string topk = text(routing.getTopk());
   Value logits = workspace({"tokens", text(experts)}, Format::F32);
-  Input x{get(op.getX()), nullptr};
+  Input x =
+      maxTokens() == 1 ? input(op.getX()) : Input{get(op.getX()), nullptr};
   lowerLinear(op, x, {op.getRouter()}, {logits}, {}, /*gated=*/false,
               /*exact=*/true);
   Value indices = workspace({"tokens", topk}, Format::I32);
