@@ -38,8 +38,8 @@ static Kernel simpleAttention(KernelSite site, const AttentionSpec &s) {
   KernelBuilder k(site.kernels, site.loc, name, attentionAccess(),
                   scaled ? 2 : 1, {threads});
   Ptr query = k.shared(row * 4), scores = k.shared(tile * 4);
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   V token = k.block() / s.heads;
   V count = k.loadI32(k.buffer(1) + token * 4) + 1;
   V pages = k.scalar32(0);

@@ -57,8 +57,8 @@ Kernel rotaryEmbedding(KernelSite site, ArrayRef<float> frequencies,
                   {wholeWarps(half, 512)});
   Ptr table = constants(k, site.kernels,
                         kernelName("frequencies", half, set), frequencies);
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   V position = k.toF32(k.loadI32(k.buffer(0) + k.to64(k.block()) * 4));
   Ptr y = k.buffer(1) + k.to64(k.block()) * (2 * half * 4);
   k.loop(k.thread(), k.i32(half), k.threads(), [&](V i) {
@@ -91,8 +91,8 @@ Kernel rope(KernelSite site, int64_t width, int64_t headDim, int64_t offset,
   int64_t heads = width / headDim, half = dim / 2, kept = headDim - dim;
   KernelBuilder k(site.kernels, site.loc, name, {"read", "read", "write"}, 0,
                   {wholeWarps(heads * std::max(half, kept), 256)});
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   V token = k.to64(k.block());
   Ptr x = k.buffer(0) + token * (width * 4);
   Ptr rotary = k.buffer(1) + token * (dim * 4);
@@ -202,8 +202,8 @@ Kernel latentCacheWrite(KernelSite site, int64_t latent, int64_t rope,
   }
   V scale = isScaled ? k.scalarF32(1) : V();
   V inverse = isScaled ? k.divide(k.f32(1), scale) : V();
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   V token = k.to64(k.block());
   V position = k.loadI32(k.buffer(0) + token * 4);
   V sequence = k.loadI32(k.buffer(1) + token * 4);

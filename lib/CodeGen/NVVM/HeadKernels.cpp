@@ -99,8 +99,8 @@ static void emitHeads(KernelBuilder &k, const HeadProduct &p,
             sum[0]);
   };
   auto start = [&] {
-    k.gridWait();
     k.gridTrigger();
+    k.gridWait();
     return k.minimum(k.scalar32(0) - firstToken, k.i32(p.blockTokens()));
   };
   if (p.few()) {

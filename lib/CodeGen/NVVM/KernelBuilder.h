@@ -248,8 +248,12 @@ public:
   void bulkPrefetchL2(Ptr global, V bytes);
 
   // Launches.
-  void gridWait();    ///< until all earlier launches have ended
-  void gridTrigger(); ///< the next launch may begin
+  void gridWait(); ///< until all earlier launches have ended
+  /// The next launch may begin, once all blocks of this one are here. It waits
+  /// itself, so that only what the next kernel does before its wait matters: small
+  /// kernels trigger before their own wait, and the weights of what follows are
+  /// under way while they wait.
+  void gridTrigger();
 
   mlir::Type i1Type(), i8Type(), i16Type(), i32Type(), i64Type(), f32Type();
   V intrinsic(llvm::StringRef name, mlir::Type type, llvm::ArrayRef<V> args);

@@ -316,8 +316,8 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
           : k.ifElse(tokens >= s.many, {k.i32Type(), k.i32Type()},
                      [&] { return Vs{zero, k.i32(1)}; }, where);
   V first = place[0], splits = place[1];
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   k.when(splits > 1, [&] {
     V group = k.thread() / c.units();
     V unit = chunk * c.units() + k.thread() % c.units();

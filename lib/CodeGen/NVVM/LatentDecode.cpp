@@ -241,8 +241,8 @@ void DecodeBuilder::build() {
                          k.i32(s.stageBytes()));
       });
   });
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   k.when(work.active, [&] {
     toLog2 = k.f32(s.spec.scale * 1.4426950408889634);
     valueScale = k.f32(1);

@@ -7,11 +7,13 @@
 #include "LowerToNVVM.h"
 #include "AttentionPrefill.h"
 #include "LargeKernels.h"
+#include "SideBySide.h"
 #include "mla/CodeGen/NVVM/Passes.h"
 #include "mla/Quant/Pack.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
+#include "llvm/ADT/StringSet.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
@@ -285,15 +287,44 @@ void ProgramLowering::lowerCacheWrite(LatentCacheWriteOp op) {
     operands.push_back(port("saturated", {"tokens"}, Format::I32));
     scalars.push_back(*scale);
   }
-  launch(op,
-         latentCacheWrite(site(op), rowWidth(op.getX()) - rope, rope,
-                          formatOf(op.getNorm()),
-                          cast<CacheType>(cache.getType()).getFormat(),
-                          op.getEps().convertToDouble(), op.getInterleaved()),
-         operands, scalars);
+  Kernel kernel =
+      latentCacheWrite(site(op), rowWidth(op.getX()) - rope, rope,
+                       formatOf(op.getNorm()),
+                       cast<CacheType>(cache.getType()).getFormat(),
+                       op.getEps().convertToDouble(), op.getInterleaved());
+  flushCacheWrite();
+  cacheWrite = {op, kernel, operands, scalars};
+  if (maxTokens() != 1)
+    flushCacheWrite();
+}
+
+void ProgramLowering::flushCacheWrite() {
+  if (cacheWrite)
+    launch(cacheWrite->op, cacheWrite->kernel, cacheWrite->operands,
+           cacheWrite->scalars);
+  cacheWrite.reset();
+}
+
+void ProgramLowering::launchWithCacheWrite(Operation *op, const Kernel &kernel,
+                                           SmallVector<Value> operands,
+                                           SmallVector<std::string> scalars,
+                                           const std::string &weightBytes) {
+  std::optional<Kernel> both;
+  if (cacheWrite)
+    both = sideBySide(site(op), kernel, cacheWrite->kernel);
+  if (!both) {
+    flushCacheWrite();
+    launch(op, kernel, operands, scalars, weightBytes);
+    return;
+  }
+  operands.append(cacheWrite->operands);
+  scalars.append(cacheWrite->scalars);
+  cacheWrite.reset();
+  launch(op, *both, operands, scalars, weightBytes);
 }
 
 void ProgramLowering::lowerAttention(LatentAttentionOp op) {
+  flushCacheWrite();
   Value cache = get(op.getCache());
   auto type = cast<CacheType>(cache.getType());
   AttentionSpec spec;
@@ -568,13 +599,12 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         // Transposed, kv_b cannot keep scales: bf16 whatever the file has.
         Value keys = view(o.getKvB(), ViewLayout::Packed, Format::BF16, 0,
                           shape.heads, shape.nope, shape.nope + shape.v, true);
-        launch(op,
-               absorbQuery(site(op), shape, o.getInterleaved(), maxTokens()),
-               {get(o.getQ()), keys, get(o.getRotary()),
-                result(o.getResult())},
-               {"tokens"},
-               text(quant::packedBytes(Format::BF16, shape.heads * latent,
-                                       shape.nope)));
+        launchWithCacheWrite(
+            op, absorbQuery(site(op), shape, o.getInterleaved(), maxTokens()),
+            {get(o.getQ()), keys, get(o.getRotary()), result(o.getResult())},
+            {"tokens"},
+            text(quant::packedBytes(Format::BF16, shape.heads * latent,
+                                    shape.nope)));
         return success();
       })
       .Case([&](ExpandValueOp o) {
@@ -644,6 +674,7 @@ LogicalResult ProgramLowering::lower(func::FuncOp step) {
     if (failed(lowerOp(&op)))
       return failure();
   }
+  flushCacheWrite();
   return success();
 }
 
@@ -689,12 +720,25 @@ struct LowerToNVVMPass : mla::impl::LowerToNVVMPassBase<LowerToNVVMPass> {
     }
     // Not launched by a step: benchmarks measure the memory with it.
     readCeiling({kernels, module.getLoc(), *gpu});
+    eraseUnused(kernels);
     numKernels += llvm::count_if(kernels.getOps<LLVM::LLVMFuncOp>(),
                                  [](auto) { return true; });
     step.erase();
   }
 
 private:
+  /// Kernels that stand beside others only.
+  void eraseUnused(ModuleOp kernels) {
+    llvm::StringSet<> launched{"read_ceiling"};
+    getOperation().walk(
+        [&](LaunchOp op) { launched.insert(op.getKernel()); });
+    for (auto function : llvm::make_early_inc_range(
+             kernels.getOps<LLVM::LLVMFuncOp>()))
+      if (function->hasAttr("mla.access") &&
+          !launched.contains(function.getName()))
+        function.erase();
+  }
+
   /// Most tokens of the small forms, and most sequences of a step of prompts.
   static constexpr int64_t smallTokens = 64, prefillSequences = 8;
   /// Most rows of logits: those of 2048 tokens would take 1.3 GB with Kimi's

@@ -88,6 +88,21 @@ private:
   /// All of it, row by row; its own format, or f32 for what is not standalone.
   mlir::Value rows(mlir::Value v);
 
+  /// A cache write that waits for a launch to stand beside, in programs of one
+  /// token.
+  struct CacheWrite {
+    mlir::Operation *op;
+    Kernel kernel;
+    llvm::SmallVector<mlir::Value> operands;
+    llvm::SmallVector<std::string> scalars;
+  };
+  void flushCacheWrite();
+  /// As launch(), with the cache write that waits, if there is one, beside it.
+  void launchWithCacheWrite(mlir::Operation *op, const Kernel &kernel,
+                            llvm::SmallVector<mlir::Value> operands,
+                            llvm::SmallVector<std::string> scalars,
+                            const std::string &weightBytes);
+
   void launch(mlir::Operation *op, const Kernel &kernel,
               mlir::ValueRange operands, llvm::ArrayRef<std::string> scalars,
               const std::string &weightBytes = "");
@@ -100,6 +115,7 @@ private:
   bool prefill;
   llvm::DenseMap<mlir::Value, mlir::Value> mapped;
   llvm::DenseMap<mlir::Value, RMSNormOp> putOff;
+  std::optional<CacheWrite> cacheWrite;
   llvm::DenseSet<mlir::Operation *> done; ///< sums that a producer did
   llvm::StringMap<mlir::Value> ports;
   llvm::DenseMap<std::pair<mlir::Attribute, mlir::Attribute>, mlir::Value>

@@ -242,8 +242,8 @@ Kernel route(KernelSite site, RoutingAttr routing, int64_t experts,
     if (bias)
       biases.push_back(k.loadElement(k.buffer(1), place.back(), *bias));
   }
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   V token = k.to64(k.block());
   for (V at : place)
     logits.push_back(

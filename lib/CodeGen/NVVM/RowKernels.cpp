@@ -57,8 +57,8 @@ Kernel embedding(KernelSite site, MatrixShape table) {
     return kernel;
   KernelBuilder k(site.kernels, site.loc, name, {"read", "read", "write"}, 0,
                   {chunkThreads});
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   int64_t bytes = int64_t(*elementBytes(table.format));
   eachChunk(k, width, [&](V row, V column, unsigned count) {
     V id = k.loadI32(k.buffer(0) + row * 4);
@@ -94,8 +94,8 @@ Kernel rmsNorm(KernelSite site, int64_t width, Format weight, double eps) {
     return k.reciprocal(k.sqrt(mean + k.f32(eps)));
   };
   if (!fours) {
-    k.gridWait();
     k.gridTrigger();
+    k.gridWait();
     V row = k.to64(k.block()) * (width * 4);
     Vs sum = k.loop(k.thread(), k.i32(width), threads, {k.f32(0)},
                     [&](V i, ArrayRef<V> acc) {
@@ -121,8 +121,8 @@ Kernel rmsNorm(KernelSite site, int64_t width, Format weight, double eps) {
     for (int64_t i = 0; i < 4; ++i) // The weight does not change.
       g.push_back(k.loadElement(k.buffer(1), column[s] + i, weight));
   }
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   for (int64_t s = 0; s < steps; ++s)
     values.push_back(k.loadFloats(at(x, k.block(), width, column[s]), 4));
   V sum = k.f32(0);
@@ -152,8 +152,8 @@ static Kernel elementwise(KernelSite site, StringRef family, int64_t width,
   SmallVector<StringRef> access(inputs, "read");
   access.push_back("write");
   KernelBuilder k(site.kernels, site.loc, name, access, 0, {chunkThreads});
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   eachChunk(k, width, [&](V row, V column, unsigned count) {
     SmallVector<Vs> in;
     for (unsigned o = 0; o < inputs; ++o)
@@ -191,8 +191,8 @@ Kernel repeat(KernelSite site, int64_t width, int64_t times, StringRef rows) {
     return kernel;
   KernelBuilder k(site.kernels, site.loc, name, {"read", "write"}, 0,
                   {chunkThreads});
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   eachChunk(k, width, [&](V row, V column, unsigned count) {
     Vs values = loadSome(k, at(k.buffer(0), row, width, column), count);
     Ptr y = k.buffer(1) + k.to64(row) * (width * times * 4) + column * 4;
@@ -216,8 +216,8 @@ Kernel split(KernelSite site, ArrayRef<int64_t> widths) {
   SmallVector<StringRef> access(widths.size() + 1, "write");
   access[0] = "read";
   KernelBuilder k(site.kernels, site.loc, name, access, 0, {chunkThreads});
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   V token = k.to64(k.block());
   int64_t from = 0;
   for (auto [part, w] : llvm::enumerate(widths)) {
@@ -239,8 +239,8 @@ Kernel readCeiling(KernelSite site) {
     return kernel;
   KernelBuilder k(site.kernels, site.loc, name, {"read", "write"}, 1,
                   {threads, 2});
-  k.gridWait();
   k.gridTrigger();
+  k.gridWait();
   V end = k.scalar(0);
   V first = k.to64(k.block() * threads + k.thread()) * 16;
   V stride = k.to64(k.blocks()) * (threads * 16);
