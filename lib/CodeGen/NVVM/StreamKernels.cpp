@@ -79,8 +79,10 @@ Kernel linearStream(KernelSite site, const LinearSpec &spec,
   LinearOperands operands(spec);
   Format format = s.format;
   int64_t columns = spec.segments[0].columns;
-  // 4-bit formats take more than 72 registers if what they count is not constant.
-  bool more = quant::unitColumns(format) == 128 && (spec.gated || !s.even());
+  // 4-bit formats take more than 72 registers if what they count is not constant
+  // or x comes in several rounds.
+  bool more = quant::unitColumns(format) == 128 &&
+              (spec.gated || !s.even() || s.units > 64);
   bool twoFit = s.twoFit(site.gpu) && !more;
   KernelBuilder k(site.kernels, site.loc, name, operands.access, 1,
                   {s.warps() * 32, twoFit ? 2 : 1});
