@@ -120,7 +120,7 @@ AttentionKernels latentAttention(KernelSite site, const AttentionSpec &spec) {
     kernels.first = decodeAttention(site, *shape);
     kernels.combine = decodeCombine(site, *shape);
     // A split is a row, whosever it is.
-    kernels.partialRows = kernels.lseRows = std::to_string(shape->many);
+    kernels.partialRows = kernels.lseRows = std::to_string(shape->splits);
     kernels.partialWidth = spec.heads * spec.latent;
     kernels.lseWidth = spec.heads;
     return kernels;

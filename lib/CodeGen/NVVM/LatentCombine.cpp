@@ -16,14 +16,11 @@ using namespace mlir;
 
 namespace mla::nvvm {
 
-/// Below this number of tiles a split, one block an SM is faster than two.
-constexpr int64_t fewTiles = 12;
-
 std::string DecodeShape::name(StringRef family) const {
-  return kernelName(attentionName(family, spec), few, many,
-                    spec.maxTokens == 1 ? "one"
-                    : spec.maxTokens < many ? "few"
-                                            : "many");
+  return kernelName(attentionName(family, spec), splits,
+                    spec.maxTokens == 1        ? "one"
+                    : spec.maxTokens < splits ? "few"
+                                               : "many");
 }
 
 std::optional<DecodeShape> decodeShape(const AttentionSpec &spec,
@@ -38,19 +35,21 @@ std::optional<DecodeShape> decodeShape(const AttentionSpec &spec,
   s.tile = s.fp8() ? 32 : 16;
   s.pitch = 2 * s.row;
   s.headTiles = spec.heads <= 8 ? 1 : 2;
-  s.teams = spec.heads <= 16 ? 1 : 2;
+  // One token alone has time for its rows to come from the L2 cache more often; it
+  // is soonest done by many small blocks.
+  bool small = spec.heads <= 16 || spec.maxTokens == 1;
+  s.teams = small ? 1 : 2;
+  s.stages = small ? 5 : 4;
   // Three fragments of heads leave just enough registers for 16-bit rows.
-  if (!s.fp8() && spec.heads > 16 && spec.heads <= 24) {
+  if (!small && !s.fp8() && spec.heads <= 24) {
     s.headTiles = 3;
     s.teams = 1;
   }
-  s.stages = spec.heads <= 16 ? 5 : 4;
   s.groups = (spec.heads + s.blockHeads() - 1) / s.blockHeads();
   int64_t bytes = s.stages * s.stageBytes() + 2 * s.teams * s.scoreBytes();
   int64_t blocks =
       s.teams == 1 && 2 * (bytes + 1024) <= gpu.sharedBytesPerSM ? 2 : 1;
-  s.few = std::max<int64_t>(1, gpu.multiprocessors / s.groups);
-  s.many = s.few * blocks;
+  s.splits = std::max<int64_t>(1, gpu.multiprocessors * blocks / s.groups);
   return s;
 }
 
@@ -59,33 +58,18 @@ static V tilesOf(const DecodeShape &s, V position) {
 }
 static V ceilDiv(V a, V b) { return (a + b - 1) / b; }
 
-/// Below this, combining costs more than another split saves.
-static int64_t leastTiles(const DecodeShape &s) {
-  return s.teams == 1 ? 1 : 2;
-}
-
 /// The most tiles of a split, the same for all tokens of the step: such that all
 /// splits run at once. Every warp computes it.
 static V divideStep(KernelBuilder &k, const DecodeShape &s, Ptr positions,
                     V tokens) {
-  auto slotsFor = [&](V total, auto f) {
-    return s.few == s.many
-               ? f(s.many)
-               : k.select(total < fewTiles * s.few, f(s.few), f(s.many));
-  };
-  if (s.spec.maxTokens == 1) {
-    V total = tilesOf(s, k.loadI32(positions));
-    V tiles = slotsFor(total, [&](int64_t n) { return k.ceilDiv(total, n); });
-    return k.maximum(tiles, k.i32(leastTiles(s)));
-  }
+  if (s.spec.maxTokens == 1)
+    return k.ceilDiv(tilesOf(s, k.loadI32(positions)), s.splits);
   Vs sum = k.loop(k.lane(), tokens, 32, {k.i32(0)}, [&](V t, ArrayRef<V> acc) {
     return Vs{acc[0] + tilesOf(s, k.loadI32(positions + t * 4))};
   });
   V total = k.reduxAdd(sum[0]);
-  V slots = slotsFor(total, [&](int64_t n) { return k.i32(n); });
   // Rounding up gives a token up to one split more than its share.
-  V tiles = ceilDiv(total, k.maximum(slots - tokens, k.i32(1)));
-  return k.maximum(tiles, k.i32(leastTiles(s)));
+  return ceilDiv(total, k.maximum(k.i32(s.splits) - tokens, k.i32(1)));
 }
 
 /// Sum over the lanes up to this one.
@@ -140,11 +124,11 @@ DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
     return found;
   };
   Vs w;
-  if (s.spec.maxTokens < s.many)
+  if (s.spec.maxTokens < s.splits)
     w = search();
   else
     w = k.ifElse(
-        tokens >= s.many, SmallVector<Type>(4, k.i32Type()),
+        tokens >= s.splits, SmallVector<Type>(4, k.i32Type()),
         [&]() -> Vs {
           V token = k.minimum(block, tokens - 1);
           V position = k.loadI32(positions + token * 4);
@@ -173,7 +157,7 @@ struct CombineShape {
 /// as there may be.
 static CombineShape combineShape(const DecodeShape &s) {
   constexpr int64_t batch = 9;
-  int64_t splits = s.many / (s.spec.maxTokens / 2 + 1);
+  int64_t splits = s.splits / (s.spec.maxTokens / 2 + 1);
   int64_t groups = 1;
   while (groups < 32 && groups * batch < splits)
     groups *= 2;
@@ -311,9 +295,9 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
     return {k.reduxAdd(before[0]), ceilDiv(all, ceilDiv(all, own))};
   };
   Vs place =
-      s.spec.maxTokens < s.many
+      s.spec.maxTokens < s.splits
           ? where()
-          : k.ifElse(tokens >= s.many, {k.i32Type(), k.i32Type()},
+          : k.ifElse(tokens >= s.splits, {k.i32Type(), k.i32Type()},
                      [&] { return Vs{zero, k.i32(1)}; }, where);
   V first = place[0], splits = place[1];
   k.gridWait();

@@ -22,11 +22,14 @@
 //
 // Shapes (row 576, latent 512), registers as for sm_90a:
 //
-//   heads      threads  tile of tokens     stages      shared bytes  registers
-//   to 8       128      16, or 32 of fp8   5 x 18,432   96,256       152 to 166
-//   to 16      128      16, or 32          5           100,352       241 to 254
-//   to 24      128      16                 4            86,016       255 (not fp8)
-//   more       256      16, or 32          4            90,112       242 to 254
+//   heads a block  threads  tile of tokens     stages      shared bytes  registers
+//   8              128      16, or 32 of fp8   5 x 18,432   96,256       152 to 166
+//   16             128      16, or 32          5           100,352       235 to 254
+//   24             128      16 (not fp8)       4            86,016       242 to 255
+//   32             256      16, or 32          4            90,112       242 to 254
+//
+// Blocks of 24 and 32 heads are for steps of several tokens; a single one takes
+// blocks of 16. Other heads are other blocks'.
 //
 // Bytes: 1,152 or 576 a row and block of heads. Flops: 2 * (row + latent) * heads a
 // row, and 2 * row * heads more in bf16, whose Q is in two parts. To 16 heads
@@ -222,7 +225,7 @@ void DecodeBuilder::readQuery() {
 
 void DecodeBuilder::build() {
   V tokens = s.spec.maxTokens == 1 ? k.i32(1)
-                                   : k.blocks() / s.groups - s.many;
+                                   : k.blocks() / s.groups - s.splits;
   work = findWork(k, s, k.buffer(1), tokens, k.block() / s.groups);
   setUp();
   V firstTile = work.firstTile, tiles = work.tiles;
@@ -322,16 +325,16 @@ void DecodeBuilder::build() {
 Kernel decodeAttention(KernelSite site, const DecodeShape &s) {
   std::string name = s.name("latent_attention");
   // Only blocks with work do more than find out.
-  std::string splits = std::to_string(s.many);
+  std::string splits = std::to_string(s.splits);
   Kernel kernel{name, s.spec.maxTokens == 1
-                          ? std::to_string(s.many * s.groups)
+                          ? std::to_string(s.splits * s.groups)
                           : "(tokens + " + splits + ") * " +
                                 std::to_string(s.groups)};
   if (exists(site, name))
     return kernel;
   KernelBuilder k(site.kernels, site.loc, name, attentionAccess(),
                   s.fp8() ? 2 : 1,
-                  {s.teams * 128, s.many > s.few ? 2 : 1});
+                  {s.teams * 128, s.teams == 1 ? 2 : 1});
   DecodeBuilder(k, s).build();
   k.finish();
   return kernel;

@@ -23,7 +23,7 @@ struct DecodeShape {
   int64_t tile;      ///< tokens: 16, or 32 for fp8
   int64_t pitch;     ///< bytes
   int64_t headTiles, teams, groups, stages;
-  int64_t few, many; ///< splits of all tokens together, short and long contexts
+  int64_t splits;    ///< of all tokens together
 
   bool fp8() const { return spec.cache == Format::FP8E4M3; }
   /// Whether Q is taken in two bf16, the value and what rounding took from it.
