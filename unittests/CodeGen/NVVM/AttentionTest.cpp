@@ -97,8 +97,11 @@ TEST(Attention, SplitsFillTheMachine) {
 
 /// Up to 32 heads share what a block reads, 16 where there is one token.
 TEST(Attention, HeadsAreDividedAmongBlocks) {
-  for (auto [heads, groups] : {std::pair<int64_t, int64_t>(16, 1), {20, 1},
-                               {32, 1}, {33, 2}, {128, 4}}) {
+  for (auto [heads, groups] : {std::pair<int64_t, int64_t>(16, 1),
+                               {20, 1},
+                               {32, 1},
+                               {33, 2},
+                               {128, 4}}) {
     Compiled c = compile("sm_120a", spec(heads, 512, 64, Format::BF16, 4));
     int64_t splits = 188 / groups;
     EXPECT_EQ(at(c.kernels.first.grid, 3), (splits + 3) * groups) << heads;
