@@ -1,7 +1,8 @@
 //===- AttentionKernels.cpp - attention over the latent cache -------------===//
 //
-// Part of mla. Chooses the form of attention for given dimensions, and holds the
-// form for small and odd ones. LatentDecode.cpp has the form for real models.
+// Part of mla. Chooses the form of attention for given dimensions, and holds
+// the form for small and odd ones. LatentDecode.cpp has the form for real
+// models.
 //
 //===----------------------------------------------------------------------===//
 #include "LatentDecode.h"
@@ -43,8 +44,8 @@ static Kernel simpleAttention(KernelSite site, const AttentionSpec &s) {
   V token = k.block() / s.heads;
   V count = k.loadI32(k.buffer(1) + token * 4) + 1;
   V pages = k.scalar32(0);
-  Ptr table = k.buffer(3) +
-              k.to64(k.loadI32(k.buffer(2) + token * 4) * pages) * 4;
+  Ptr table =
+      k.buffer(3) + k.to64(k.loadI32(k.buffer(2) + token * 4) * pages) * 4;
   Ptr q = k.buffer(0) + k.to64(k.block()) * (row * 4);
   // Scores are in units of log2.
   V toLog2 = k.f32(s.scale * 1.4426950408889634);
@@ -58,18 +59,17 @@ static Kernel simpleAttention(KernelSite site, const AttentionSpec &s) {
   Vs init(perThread + 2, k.f32(0));
   init[0] = k.f32(-1e30);
   // state: maximum, sum of weights, weighted sums of this thread's values.
-  Vs state = k.loop(
-      k.i32(0), count, tile, init, [&](V first, ArrayRef<V> state) {
+  Vs state =
+      k.loop(k.i32(0), count, tile, init, [&](V first, ArrayRef<V> state) {
         V page = k.loadI32(table + k.to64(first / tile) * 4);
         Ptr rows = k.buffer(4) + k.to64(page) * (tile * row * elementSize);
         V here = k.minimum(count - first, k.i32(tile));
         k.loop(k.warp(), here, k.warps(), [&](V r) {
-          Vs sum = k.loop(k.lane(), k.i32(row), 32, {k.f32(0)},
-                          [&](V i, ArrayRef<V> acc) {
-                            V x = k.loadElement(rows, r * row + i, s.cache);
-                            return Vs{k.fma(k.loadF32(query + i * 4), x,
-                                            acc[0])};
-                          });
+          Vs sum = k.loop(
+              k.lane(), k.i32(row), 32, {k.f32(0)}, [&](V i, ArrayRef<V> acc) {
+                V x = k.loadElement(rows, r * row + i, s.cache);
+                return Vs{k.fma(k.loadF32(query + i * 4), x, acc[0])};
+              });
           V score = k.warpSum(sum[0]);
           k.when(k.lane() == 0, [&] { k.store(scores + r * 4, score); });
         });
@@ -107,8 +107,7 @@ static Kernel simpleAttention(KernelSite site, const AttentionSpec &s) {
   Ptr y = k.buffer(7) + k.to64(k.block()) * (s.latent * 4);
   for (int64_t i = 0; i < perThread; ++i) {
     V at = k.thread() + i * threads;
-    k.when(at < s.latent,
-           [&] { k.store(y + at * 4, state[2 + i] * inverse); });
+    k.when(at < s.latent, [&] { k.store(y + at * 4, state[2 + i] * inverse); });
   }
   k.finish();
   return kernel;
@@ -120,7 +119,7 @@ AttentionKernels latentAttention(KernelSite site, const AttentionSpec &spec) {
     kernels.first = decodeAttention(site, *shape);
     kernels.combine = decodeCombine(site, *shape);
     // A split is a row, whosever it is.
-    kernels.partialRows = kernels.lseRows = std::to_string(shape->many);
+    kernels.partialRows = kernels.lseRows = std::to_string(shape->splits);
     kernels.partialWidth = spec.heads * spec.latent;
     kernels.lseWidth = spec.heads;
     return kernels;

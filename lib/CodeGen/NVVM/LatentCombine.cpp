@@ -4,10 +4,10 @@
 // block from the positions, so one launch serves all lengths. Positions are
 // inputs of the step, which no kernel writes: they are read before gridWait().
 //
-// The combine kernel: a thread has 8 values of a head and every `groups`-th split;
-// threads of a block with the same values are added up through shuffles and shared
-// memory. It reads heads * latent * 2 bytes a split, from the L2 cache, and is
-// bound by latency: about 2 us.
+// The combine kernel: a thread has 8 values of a head and every `groups`-th
+// split; threads of a block with the same values are added up through shuffles
+// and shared memory. It reads heads * latent * 2 bytes a split, from the L2
+// cache, and is bound by latency: about 2 us.
 //
 //===----------------------------------------------------------------------===//
 #include "LatentDecode.h"
@@ -16,14 +16,11 @@ using namespace mlir;
 
 namespace mla::nvvm {
 
-/// Below this number of tiles a split, one block an SM is faster than two.
-constexpr int64_t fewTiles = 12;
-
 std::string DecodeShape::name(StringRef family) const {
-  return kernelName(attentionName(family, spec), few, many,
-                    spec.maxTokens == 1 ? "one"
-                    : spec.maxTokens < many ? "few"
-                                            : "many");
+  return kernelName(attentionName(family, spec), splits,
+                    spec.maxTokens == 1       ? "one"
+                    : spec.maxTokens < splits ? "few"
+                                              : "many");
 }
 
 std::optional<DecodeShape> decodeShape(const AttentionSpec &spec,
@@ -38,19 +35,21 @@ std::optional<DecodeShape> decodeShape(const AttentionSpec &spec,
   s.tile = s.fp8() ? 32 : 16;
   s.pitch = 2 * s.row;
   s.headTiles = spec.heads <= 8 ? 1 : 2;
-  s.teams = spec.heads <= 16 ? 1 : 2;
+  // One token alone has time for its rows to come from the L2 cache more often;
+  // it is soonest done by many small blocks.
+  bool small = spec.heads <= 16 || spec.maxTokens == 1;
+  s.teams = small ? 1 : 2;
+  s.stages = small ? 5 : 4;
   // Three fragments of heads leave just enough registers for 16-bit rows.
-  if (!s.fp8() && spec.heads > 16 && spec.heads <= 24) {
+  if (!small && !s.fp8() && spec.heads <= 24) {
     s.headTiles = 3;
     s.teams = 1;
   }
-  s.stages = spec.heads <= 16 ? 5 : 4;
   s.groups = (spec.heads + s.blockHeads() - 1) / s.blockHeads();
   int64_t bytes = s.stages * s.stageBytes() + 2 * s.teams * s.scoreBytes();
   int64_t blocks =
       s.teams == 1 && 2 * (bytes + 1024) <= gpu.sharedBytesPerSM ? 2 : 1;
-  s.few = std::max<int64_t>(1, gpu.multiprocessors / s.groups);
-  s.many = s.few * blocks;
+  s.splits = std::max<int64_t>(1, gpu.multiprocessors * blocks / s.groups);
   return s;
 }
 
@@ -59,33 +58,18 @@ static V tilesOf(const DecodeShape &s, V position) {
 }
 static V ceilDiv(V a, V b) { return (a + b - 1) / b; }
 
-/// Below this, combining costs more than another split saves.
-static int64_t leastTiles(const DecodeShape &s) {
-  return s.teams == 1 ? 1 : 2;
-}
-
-/// The most tiles of a split, the same for all tokens of the step: such that all
-/// splits run at once. Every warp computes it.
+/// The most tiles of a split, the same for all tokens of the step: such that
+/// all splits run at once. Every warp computes it.
 static V divideStep(KernelBuilder &k, const DecodeShape &s, Ptr positions,
                     V tokens) {
-  auto slotsFor = [&](V total, auto f) {
-    return s.few == s.many
-               ? f(s.many)
-               : k.select(total < fewTiles * s.few, f(s.few), f(s.many));
-  };
-  if (s.spec.maxTokens == 1) {
-    V total = tilesOf(s, k.loadI32(positions));
-    V tiles = slotsFor(total, [&](int64_t n) { return k.ceilDiv(total, n); });
-    return k.maximum(tiles, k.i32(leastTiles(s)));
-  }
+  if (s.spec.maxTokens == 1)
+    return k.ceilDiv(tilesOf(s, k.loadI32(positions)), s.splits);
   Vs sum = k.loop(k.lane(), tokens, 32, {k.i32(0)}, [&](V t, ArrayRef<V> acc) {
     return Vs{acc[0] + tilesOf(s, k.loadI32(positions + t * 4))};
   });
   V total = k.reduxAdd(sum[0]);
-  V slots = slotsFor(total, [&](int64_t n) { return k.i32(n); });
   // Rounding up gives a token up to one split more than its share.
-  V tiles = ceilDiv(total, k.maximum(slots - tokens, k.i32(1)));
-  return k.maximum(tiles, k.i32(leastTiles(s)));
+  return ceilDiv(total, k.maximum(k.i32(s.splits) - tokens, k.i32(1)));
 }
 
 /// Sum over the lanes up to this one.
@@ -102,9 +86,9 @@ DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
   auto work = [&](V token, V position, V split, V tiles) -> DecodeWork {
     V all = tilesOf(s, position);
     V first = split * tiles;
-    return {first < all,  token, position,
-            first,        k.minimum(tiles, all - first),
-            !(all > tiles)};
+    return {
+        first < all,   token, position, first, k.minimum(tiles, all - first),
+        !(all > tiles)};
   };
   if (s.spec.maxTokens == 1) {
     return work(k.i32(0), k.loadI32(positions), block,
@@ -113,15 +97,14 @@ DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
   V zero = k.i32(0);
   auto search = [&]() -> Vs {
     V most = divideStep(k, s, positions, tokens);
-    // {splits of earlier tokens, token, position, split, tiles}. A split that is
-    // not found is far behind the rows of token 0.
+    // {splits of earlier tokens, token, position, split, tiles}. A split that
+    // is not found is far behind the rows of token 0.
     V far = k.i32(1);
     Vs found = k.loop(
         zero, tokens, 32, {zero, zero, zero, far, far},
         [&](V first, ArrayRef<V> state) {
           V token = first + k.lane();
-          V position =
-              k.loadI32(positions + k.minimum(token, tokens - 1) * 4);
+          V position = k.loadI32(positions + k.minimum(token, tokens - 1) * 4);
           V all = tilesOf(s, position);
           V own = ceilDiv(all, most);
           V splits = k.select(token < tokens, own, zero);
@@ -140,16 +123,15 @@ DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
     return found;
   };
   Vs w;
-  if (s.spec.maxTokens < s.many)
+  if (s.spec.maxTokens < s.splits)
     w = search();
   else
     w = k.ifElse(
-        tokens >= s.many, SmallVector<Type>(4, k.i32Type()),
+        tokens >= s.splits, SmallVector<Type>(4, k.i32Type()),
         [&]() -> Vs {
           V token = k.minimum(block, tokens - 1);
           V position = k.loadI32(positions + token * 4);
-          return {token, position,
-                  k.select(block < tokens, zero, k.i32(1)),
+          return {token, position, k.select(block < tokens, zero, k.i32(1)),
                   tilesOf(s, position)};
         },
         search);
@@ -169,11 +151,11 @@ struct CombineShape {
 };
 } // namespace
 
-/// As many groups as make one batch of a thread's splits, for half as many tokens
-/// as there may be.
+/// As many groups as make one batch of a thread's splits, for half as many
+/// tokens as there may be.
 static CombineShape combineShape(const DecodeShape &s) {
   constexpr int64_t batch = 9;
-  int64_t splits = s.many / (s.spec.maxTokens / 2 + 1);
+  int64_t splits = s.splits / (s.spec.maxTokens / 2 + 1);
   int64_t groups = 1;
   while (groups < 32 && groups * batch < splits)
     groups *= 2;
@@ -184,8 +166,8 @@ static CombineShape combineShape(const DecodeShape &s) {
 /// `n` words at `at`, each `otherwise` without a load if not `condition`.
 static Vs loadWhere(KernelBuilder &k, V condition, Ptr at, unsigned n,
                     int64_t otherwise) {
-  std::string text = "{\n.reg .pred p;\nsetp.ne.b32 p, $" +
-                     std::to_string(n + 1) + ", 0;\n";
+  std::string text =
+      "{\n.reg .pred p;\nsetp.ne.b32 p, $" + std::to_string(n + 1) + ", 0;\n";
   std::string words, constraints;
   for (unsigned i = 0; i < n; ++i) {
     std::string word = "$" + std::to_string(i);
@@ -197,9 +179,9 @@ static Vs loadWhere(KernelBuilder &k, V condition, Ptr at, unsigned n,
                  : "@p ld.global.cg.v4.b32 {" + words + "}";
   text += ", [$" + std::to_string(n) + "];\n}";
   SmallVector<Type> types(n, k.i32Type());
-  Type type = n == 1 ? k.i32Type()
-                     : Type(LLVM::LLVMStructType::getLiteral(
-                           k.b.getContext(), types));
+  Type type =
+      n == 1 ? k.i32Type()
+             : Type(LLVM::LLVMStructType::getLiteral(k.b.getContext(), types));
   V all = k.inlinePTX(text, constraints + "l,r", type,
                       {at.value, k.to32(condition).value},
                       /*sideEffects=*/true);
@@ -212,7 +194,8 @@ static Vs loadWhere(KernelBuilder &k, V condition, Ptr at, unsigned n,
   return out;
 }
 
-/// {maximum, sum of weights, 8 weighted sums} after the splits of group `group`.
+/// {maximum, sum of weights, 8 weighted sums} after the splits of group
+/// `group`.
 static Vs combineSplits(KernelBuilder &k, const CombineShape &c, V group,
                         V splits, Ptr lse, int64_t lseStride, Ptr partial,
                         int64_t partialStride) {
@@ -220,17 +203,16 @@ static Vs combineSplits(KernelBuilder &k, const CombineShape &c, V group,
   Vs init(10, k.f32(0));
   init[0] = k.f32(none);
   return k.loop(
-      group, splits, c.groups * c.batch, init,
-      [&](V first, ArrayRef<V> state) {
+      group, splits, c.groups * c.batch, init, [&](V first, ArrayRef<V> state) {
         SmallVector<V> weight;
         SmallVector<Vs> value;
         for (int64_t i = 0; i < c.batch; ++i) {
           V split = first + i * c.groups;
           V there = split < splits;
           V at = k.to64(split);
-          weight.push_back(k.fromBits(
-              loadWhere(k, there, lse + at * lseStride, 1,
-                        llvm::bit_cast<int32_t>(float(none)))[0]));
+          weight.push_back(
+              k.fromBits(loadWhere(k, there, lse + at * lseStride, 1,
+                                   llvm::bit_cast<int32_t>(float(none)))[0]));
           value.push_back(
               loadWhere(k, there, partial + at * partialStride, 4, 0));
         }
@@ -310,11 +292,14 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
     V all = tilesOf(s, k.loadI32(positions + token * 4));
     return {k.reduxAdd(before[0]), ceilDiv(all, ceilDiv(all, own))};
   };
-  Vs place =
-      s.spec.maxTokens < s.many
-          ? where()
-          : k.ifElse(tokens >= s.many, {k.i32Type(), k.i32Type()},
-                     [&] { return Vs{zero, k.i32(1)}; }, where);
+  Vs place = s.spec.maxTokens < s.splits
+                 ? where()
+                 : k.ifElse(
+                       tokens >= s.splits, {k.i32Type(), k.i32Type()},
+                       [&] {
+                         return Vs{zero, k.i32(1)};
+                       },
+                       where);
   V first = place[0], splits = place[1];
   k.gridTrigger();
   k.gridWait();
@@ -324,8 +309,8 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
     V here = k.minimum(unit, k.i32(values / 8 - 1));
     V head = here / (s.spec.latent / 8);
     Ptr lse = k.buffer(2) + k.to64(first * s.spec.heads + head) * 4;
-    Ptr partial = k.buffer(1) + k.to64(first) * (values * 2) +
-                  k.to64(here) * 16;
+    Ptr partial =
+        k.buffer(1) + k.to64(first) * (values * 2) + k.to64(here) * 16;
     Vs state = combineSplits(k, c, group, splits, lse, s.spec.heads * 4,
                              partial, values * 2);
     state = joinLanes(k, state, c.units());
@@ -356,7 +341,9 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
       V value = chunk * outputs + i;
       k.when((i < outputs) & (value < values), [&] {
         Ptr at = scratch + u * (partWords * 4);
-        auto part = [&](int64_t p) { return at + p * c.units() * partWords * 4; };
+        auto part = [&](int64_t p) {
+          return at + p * c.units() * partWords * 4;
+        };
         V maximum = k.f32(-1e30);
         for (int64_t p = 0; p < parts; ++p)
           maximum = k.maximum(maximum, k.loadF32(part(p)));
@@ -364,8 +351,7 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
         for (int64_t p = 0; p < parts; ++p) {
           V w = k.exp2(k.loadF32(part(p)) - maximum);
           sum = k.fma(w, k.loadF32(part(p) + 4), sum);
-          weighted =
-              k.fma(w, k.loadF32(part(p) + (i & 7) * 4 + 8), weighted);
+          weighted = k.fma(w, k.loadF32(part(p) + (i & 7) * 4 + 8), weighted);
         }
         k.store(y + value * 4, k.divide(weighted, sum));
       });

@@ -1,38 +1,43 @@
 //===- LatentDecode.cpp - decode attention on tensor cores ----------------===//
 //
-// Part of mla. A block is one split of one token and up to 32 heads: it reads its
-// share of the token's rows once, through a ring of stages filled by cp.async. The
-// products are m16n8k16 with rows of the cache as M and heads as N, so that 8
-// heads fill a fragment:
+// Part of mla. A block is one split of one token and up to 32 heads: it reads
+// its share of the token's rows once, through a ring of stages filled by
+// cp.async. The products are m16n8k16 with rows of the cache as M and heads as
+// N, so that 8 heads fill a fragment:
 //
 //   scores  S^T [tile, heads]   = K [tile, row] Q^T     k divided among warps
 //   output  O^T [latent, heads] = V^T [latent, tile] P  M divided among warps
 //
 // Q and O stay in registers. The scores' partial sums go through shared memory
-// (f32, two buffers) and come back as every warp needs them, with the tokens of a
-// B fragment side by side; each warp computes the whole softmax. Sums are rescaled
-// only where a maximum rises by more than 6 (a factor of 64, which bf16 and f16
-// bear). A loop iteration has the scores of one tile and the output of the one
-// before, and one barrier.
+// (f32, two buffers) and come back as every warp needs them, with the tokens of
+// a B fragment side by side; each warp computes the whole softmax. Sums are
+// rescaled only where a maximum rises by more than 6 (a factor of 64, which
+// bf16 and f16 bear). A loop iteration has the scores of one tile and the
+// output of the one before, and one barrier.
 //
 // fp8 rows are two to a row of a stage. A fragment for K takes the 4 bytes that
-// ldmatrix gives a lane as k = 4 t to 4 t + 3, in which order Q is read too; for V,
-// ldmatrix.trans moves pairs of bytes and a byte permutation parts them, so that
-// row g of a fragment is dimension 2 g and row g + 8 is 2 g + 1.
+// ldmatrix gives a lane as k = 4 t to 4 t + 3, in which order Q is read too;
+// for V, ldmatrix.trans moves pairs of bytes and a byte permutation parts them,
+// so that row g of a fragment is dimension 2 g and row g + 8 is 2 g + 1.
 //
 // Shapes (row 576, latent 512), registers as for sm_90a:
 //
-//   heads      threads  tile of tokens     stages      shared bytes  registers
-//   to 8       128      16, or 32 of fp8   5 x 18,432   96,256       152 to 166
-//   to 16      128      16, or 32          5           100,352       241 to 254
-//   to 24      128      16                 4            86,016       255 (not fp8)
-//   more       256      16, or 32          4            90,112       242 to 254
+//   heads a block  threads  tile of tokens     stages      shared bytes
+//   registers 8              128      16, or 32 of fp8   5 x 18,432   96,256
+//   152 to 166 16             128      16, or 32          5           100,352
+//   235 to 254 24             128      16 (not fp8)       4            86,016
+//   242 to 255 32             256      16, or 32          4            90,112
+//   242 to 254
 //
-// Bytes: 1,152 or 576 a row and block of heads. Flops: 2 * (row + latent) * heads a
-// row, and 2 * row * heads more in bf16, whose Q is in two parts. To 16 heads
-// memory bounds it (fp8: nearly; 144 conversions a tile and warp), beyond 24 the
-// instructions do. Short contexts are bound by latency: positions, page numbers
-// and an L2 prefetch of the first tiles come before the wait for earlier kernels.
+// Blocks of 24 and 32 heads are for steps of several tokens; a single one takes
+// blocks of 16. Other heads are other blocks'.
+//
+// Bytes: 1,152 or 576 a row and block of heads. Flops: 2 * (row + latent) *
+// heads a row, and 2 * row * heads more in bf16, whose Q is in two parts. To 16
+// heads memory bounds it (fp8: nearly; 144 conversions a tile and warp), beyond
+// 24 the instructions do. Short contexts are bound by latency: positions, page
+// numbers and an L2 prefetch of the first tiles come before the wait for
+// earlier kernels.
 //
 //===----------------------------------------------------------------------===//
 #include "LatentDecodeBuilder.h"
@@ -41,9 +46,9 @@ using namespace mlir;
 
 namespace mla::nvvm {
 
-/// Where 16-byte chunk `chunk` of the tile's token `token` is in a stage: within
-/// each line of 128 bytes, chunks are permuted by the row, so that ldmatrix and
-/// cp.async meet no bank twice.
+/// Where 16-byte chunk `chunk` of the tile's token `token` is in a stage:
+/// within each line of 128 bytes, chunks are permuted by the row, so that
+/// ldmatrix and cp.async meet no bank twice.
 V DecodeBuilder::chunkOffset(V token, V chunk) {
   V row = fp8 ? token >> 1 : token;
   V at = fp8 ? (token & 1) * (s.row / 16) + chunk : chunk;
@@ -56,7 +61,8 @@ void DecodeBuilder::setUp() {
   w = s.teams == 1 ? k.warp() : k.warp() & 3;
   g = lane >> 2;
   t = lane & 3;
-  groupHead = s.groups == 1 ? k.i32(0) : (k.block() % s.groups) * s.blockHeads();
+  groupHead =
+      s.groups == 1 ? k.i32(0) : (k.block() % s.groups) * s.blockHeads();
   teamHead = groupHead + team * s.teamHeads();
 
   stages = k.shared(s.stages * s.stageBytes(), 128);
@@ -65,8 +71,7 @@ void DecodeBuilder::setUp() {
   copyRow = (k.thread() >> 3) & 15;
   copyChunk = k.thread() & 7;
   copyFrom = copyRow * s.pitch + copyChunk * 16;
-  copyTo = stages +
-           (copyRow * s.pitch + ((copyChunk ^ (copyRow & 7)) << 4));
+  copyTo = stages + (copyRow * s.pitch + ((copyChunk ^ (copyRow & 7)) << 4));
 
   // Scores: lanes 0 to 15 address tokens, the upper half the next chunk.
   V token = lane & 15, next = lane >> 4;
@@ -83,8 +88,8 @@ void DecodeBuilder::setUp() {
   }
 
   // A score buffer is [4 warps][8 pairs of tokens][heads] of {g, g + 8} of two
-  // tokens, heads permuted by the pair. Lanes of every other pair store their two
-  // heads in the other order: no bank conflicts.
+  // tokens, heads permuted by the pair. Lanes of every other pair store their
+  // two heads in the other order: no bank conflicts.
   int64_t heads = s.teamHeads();
   Ptr own = scoreMemory + team * (2 * s.scoreBytes());
   swapped = ((g >> 1) & 1) == 1;
@@ -137,8 +142,8 @@ void DecodeBuilder::clearBehind(V stage, V rows) {
   for (int64_t line = 0; line < s.pitch / 128; ++line) {
     V token = copyRow;
     if (fp8)
-      token = copyRow * 2 + k.select(copyChunk + line * 8 >= s.row / 16,
-                                     k.i32(1), k.i32(0));
+      token = copyRow * 2 +
+              k.select(copyChunk + line * 8 >= s.row / 16, k.i32(1), k.i32(0));
     k.when(token >= rows, [&] {
       k.storeWords(copyTo + stage + line * 128, {zero, zero, zero, zero});
     });
@@ -150,14 +155,14 @@ void DecodeBuilder::clearBehind(V stage, V rows) {
 void DecodeBuilder::copyQuery() {
   V thread = s.teams == 1 ? k.thread() : k.thread() & 127;
   V head = thread >> 4, chunk = thread & 15;
-  V offset = head * (s.row * 4) + (chunk >> 3) * 128 +
-             (((chunk & 7) ^ head) << 4);
+  V offset =
+      head * (s.row * 4) + (chunk >> 3) * 128 + (((chunk & 7) ^ head) << 4);
   for (int64_t n = 0; n < n8; ++n) {
     // Heads that do not exist repeat the last one.
     V from = k.minimum(teamHead + head + n * 8, k.i32(s.spec.heads - 1));
-    Ptr row = k.buffer(0) +
-              (k.to64(work.token * s.spec.heads + from) * (s.row * 4) +
-               k.to64(chunk * 16));
+    Ptr row =
+        k.buffer(0) + (k.to64(work.token * s.spec.heads + from) * (s.row * 4) +
+                       k.to64(chunk * 16));
     Ptr to = queryStage(n) + offset;
     for (int64_t i = 0; i < s.row / 64; ++i)
       k.cpAsync16(to + i * 256, row + i * 256);
@@ -167,15 +172,14 @@ void DecodeBuilder::copyQuery() {
 /// The stage of the team's heads 8 n to 8 n + 7, during the start.
 Ptr DecodeBuilder::queryStage(int64_t n) {
   int64_t first = s.stages - s.queryStages();
-  return stages + (team * (n8 * s.stageBytes()) +
-                   (first + n) * s.stageBytes());
+  return stages + (team * (n8 * s.stageBytes()) + (first + n) * s.stageBytes());
 }
 
 /// Reads the B fragments of Q, which the warp keeps. Step i of the scores has k
-/// from 16 (w + 4 i) on; for fp8, two steps from 32 (w % 2 + c) on, where c is 0,
-/// 4, 8, ... and then 2, 6, ..., so that all of a warp's are in two columns of
-/// 128-byte lines. In bf16, what rounding takes is a second fragment: keys times
-/// both are as exact as keys times f32.
+/// from 16 (w + 4 i) on; for fp8, two steps from 32 (w % 2 + c) on, where c is
+/// 0, 4, 8, ... and then 2, 6, ..., so that all of a warp's are in two columns
+/// of 128-byte lines. In bf16, what rounding takes is a second fragment: keys
+/// times both are as exact as keys times f32.
 void DecodeBuilder::readQuery() {
   int64_t kSteps = fp8 ? 2 * steps : steps;
   q = Vs(kSteps * n8 * 2);
@@ -221,13 +225,14 @@ void DecodeBuilder::readQuery() {
 //===----------------------------------------------------------------------===//
 
 void DecodeBuilder::build() {
-  V tokens = s.spec.maxTokens == 1 ? k.i32(1)
-                                   : k.blocks() / s.groups - s.many;
+  V tokens =
+      s.spec.maxTokens == 1 ? k.i32(1) : k.blocks() / s.groups - s.splits;
   work = findWork(k, s, k.buffer(1), tokens, k.block() / s.groups);
   setUp();
   V firstTile = work.firstTile, tiles = work.tiles;
-  // Page numbers are inputs of the step, too. Earlier kernels may still write the
-  // rows of this step's tokens, but the L2 cache can have what it may prefetch.
+  // Page numbers are inputs of the step, too. Earlier kernels may still write
+  // the rows of this step's tokens, but the L2 cache can have what it may
+  // prefetch.
   table = k.buffer(3) +
           k.to64(k.loadI32(k.buffer(2) + work.token * 4) * k.scalar32(0)) * 4;
   int64_t ahead = s.stages - 1;
@@ -278,12 +283,13 @@ void DecodeBuilder::build() {
 
     State empty{Vs(outTiles * n8 * 4, k.f32(0)), Vs(n8, k.f32(noScore)),
                 Vs(n8, k.f32(0))};
-    // {this stage, next stage, stage to fill, score buffer, page} and the state.
+    // {this stage, next stage, stage to fill, score buffer, page} and the
+    // state.
     Vs init{k.i32(0), k.i32(s.stageBytes()), k.i32(ahead * s.stageBytes()),
             k.i32(0), pages[ahead]};
     init.append(empty.flat());
-    Vs last = k.loop(
-        k.i32(0), tiles - 1, 1, init, [&](V i, ArrayRef<V> carried) {
+    Vs last =
+        k.loop(k.i32(0), tiles - 1, 1, init, [&](V i, ArrayRef<V> carried) {
           V stage = carried[0], next = carried[1], fill = carried[2];
           V buffer = carried[3], page = carried[4];
           State state = unflatten(carried.drop_front(5));
@@ -310,7 +316,8 @@ void DecodeBuilder::build() {
         });
     State state = unflatten(ArrayRef<V>(last).drop_front(5));
     // The last tile may be the token's last, with rows behind its own.
-    V stage = last[0], left = work.position + 1 - (firstTile + tiles - 1) * s.tile;
+    V stage = last[0],
+      left = work.position + 1 - (firstTile + tiles - 1) * s.tile;
     k.when(left < s.tile, [&] { clearBehind(stage, left); });
     k.barrier();
     Vs v = loadScores(last[3], left);
@@ -322,16 +329,15 @@ void DecodeBuilder::build() {
 Kernel decodeAttention(KernelSite site, const DecodeShape &s) {
   std::string name = s.name("latent_attention");
   // Only blocks with work do more than find out.
-  std::string splits = std::to_string(s.many);
+  std::string splits = std::to_string(s.splits);
   Kernel kernel{name, s.spec.maxTokens == 1
-                          ? std::to_string(s.many * s.groups)
+                          ? std::to_string(s.splits * s.groups)
                           : "(tokens + " + splits + ") * " +
                                 std::to_string(s.groups)};
   if (exists(site, name))
     return kernel;
   KernelBuilder k(site.kernels, site.loc, name, attentionAccess(),
-                  s.fp8() ? 2 : 1,
-                  {s.teams * 128, s.many > s.few ? 2 : 1});
+                  s.fp8() ? 2 : 1, {s.teams * 128, s.teams == 1 ? 2 : 1});
   DecodeBuilder(k, s).build();
   k.finish();
   return kernel;

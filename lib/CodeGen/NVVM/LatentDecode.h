@@ -13,17 +13,18 @@ namespace mla::nvvm {
 
 /// How a block computes, and how many blocks there are.
 ///
-/// A *stage* is 16 rows of shared memory of `pitch` bytes: 16 tokens at 16 bits,
-/// or 32 at 8 bits, two in a row. A *tile* is the tokens of a stage. A *team* of 4
-/// warps does 8 * headTiles heads; the teams of a block share the stages. Heads
-/// beyond teams * 8 * headTiles are other blocks', a *group* each.
+/// A *stage* is 16 rows of shared memory of `pitch` bytes: 16 tokens at 16
+/// bits, or 32 at 8 bits, two in a row. A *tile* is the tokens of a stage. A
+/// *team* of 4 warps does 8 * headTiles heads; the teams of a block share the
+/// stages. Heads beyond teams * 8 * headTiles are other blocks', a *group*
+/// each.
 struct DecodeShape {
   AttentionSpec spec;
-  int64_t row;       ///< values of a cache row: latent + rope
-  int64_t tile;      ///< tokens: 16, or 32 for fp8
-  int64_t pitch;     ///< bytes
+  int64_t row;   ///< values of a cache row: latent + rope
+  int64_t tile;  ///< tokens: 16, or 32 for fp8
+  int64_t pitch; ///< bytes
   int64_t headTiles, teams, groups, stages;
-  int64_t few, many; ///< splits of all tokens together, short and long contexts
+  int64_t splits; ///< of all tokens together
 
   bool fp8() const { return spec.cache == Format::FP8E4M3; }
   /// Whether Q is taken in two bf16, the value and what rounding took from it.
@@ -45,12 +46,12 @@ std::optional<DecodeShape> decodeShape(const AttentionSpec &spec,
 /// What a block has to do. Splits are numbered through all tokens, token by
 /// token, so that a partial result's row is its number.
 struct DecodeWork {
-  V active;    ///< i1: there is work; what follows is within bounds without, too
+  V active; ///< i1: there is work; what follows is within bounds without, too
   V token;
   V position;  ///< of the token
   V firstTile; ///< of the token's rows
   V tiles;
-  V alone;     ///< i1: the token has no other split
+  V alone; ///< i1: the token has no other split
 };
 /// The work of block `block` of a group in a step of `tokens` tokens.
 DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,

@@ -1,8 +1,8 @@
 //===- LatentDecodeBuilder.h - parts of the decode kernel -------*- C++ -*-===//
 //
-// Part of mla. What a thread of the decode kernel knows and does, over two files:
-// LatentDecode.cpp has how rows and queries come, LatentTile.cpp what is computed
-// with a tile, and how results are written.
+// Part of mla. What a thread of the decode kernel knows and does, over two
+// files: LatentDecode.cpp has how rows and queries come, LatentTile.cpp what is
+// computed with a tile, and how results are written.
 //
 //===----------------------------------------------------------------------===//
 #ifndef MLA_LIB_CODEGEN_NVVM_LATENTDECODEBUILDER_H
@@ -15,22 +15,21 @@ namespace mla::nvvm {
 /// A score, in units of log2 before scaling, below all others.
 constexpr double noScore = -1e30;
 
-/// Makes the decode kernel's body. g is lane / 4 and t lane % 4, as in PTX' pictures
-/// of fragments.
+/// Makes the decode kernel's body. g is lane / 4 and t lane % 4, as in PTX'
+/// pictures of fragments.
 class DecodeBuilder {
 public:
   DecodeBuilder(KernelBuilder &k, const DecodeShape &s)
-      : k(k), s(s), fp8(s.fp8()), blocks16(s.tile / 16),
-        kParts(4 / blocks16), steps(s.row / 64),
-        outTiles(s.spec.latent / 64), n8(s.headTiles) {}
+      : k(k), s(s), fp8(s.fp8()), blocks16(s.tile / 16), kParts(4 / blocks16),
+        steps(s.row / 64), outTiles(s.spec.latent / 64), n8(s.headTiles) {}
   void build();
 
 private:
   // What a warp carries from tile to tile.
   struct State {
-    Vs acc;      ///< [outTiles][n8][4]
-    Vs maximum;  ///< [n8], of head 8 n + lane / 4
-    Vs sum;      ///< [n8], over this lane's tokens
+    Vs acc;     ///< [outTiles][n8][4]
+    Vs maximum; ///< [n8], of head 8 n + lane / 4
+    Vs sum;     ///< [n8], over this lane's tokens
     Vs flat() const {
       Vs all(acc);
       all.append(maximum);
@@ -81,20 +80,20 @@ private:
   KernelBuilder &k;
   const DecodeShape &s;
   bool fp8;
-  int64_t blocks16;  ///< 16-token blocks of a tile
-  int64_t kParts;    ///< warps that share a block's k
-  int64_t steps;     ///< ldmatrix of a warp for the scores of its part
-  int64_t outTiles;  ///< of 16 dimensions, of a warp
+  int64_t blocks16; ///< 16-token blocks of a tile
+  int64_t kParts;   ///< warps that share a block's k
+  int64_t steps;    ///< ldmatrix of a warp for the scores of its part
+  int64_t outTiles; ///< of 16 dimensions, of a warp
   int64_t n8;
 
-  V team, w, g, t;         ///< w: warp of the team
-  V groupHead, teamHead;   ///< first head of block and team
+  V team, w, g, t;       ///< w: warp of the team
+  V groupHead, teamHead; ///< first head of block and team
   V toLog2, valueScale;
   DecodeWork work;
   Ptr table;               ///< of the sequence's pages
   Ptr stages, scoreMemory; ///< shared memory
-  // This lane's places in the first stage: to copy to, fragments of keys (fp8: in
-  // two columns of lines), and of values of each 16-token block.
+  // This lane's places in the first stage: to copy to, fragments of keys (fp8:
+  // in two columns of lines), and of values of each 16-token block.
   Ptr copyTo, keyA, keyB;
   llvm::SmallVector<Ptr> valueAt;
   V copyRow, copyChunk, copyFrom;

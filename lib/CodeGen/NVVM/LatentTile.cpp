@@ -1,7 +1,7 @@
 //===- LatentTile.cpp - what decode attention does with a tile ------------===//
 //
-// Part of mla. Scores, softmax and weighted values of a tile, and the results of a
-// split; LatentDecode.cpp says how they make a kernel.
+// Part of mla. Scores, softmax and weighted values of a tile, and the results
+// of a split; LatentDecode.cpp says how they make a kernel.
 //
 //===----------------------------------------------------------------------===//
 #include "LatentDecodeBuilder.h"
@@ -18,8 +18,7 @@ constexpr double rescaleAbove = 6;
 Vs DecodeBuilder::scores(V stage) {
   Vs chain[2] = {Vs(n8 * 4, k.f32(0)), Vs(n8 * 4, k.f32(0))};
   int64_t chains = n8 < 3 ? 2 : 1; // three sums are enough
-  auto step = [&](int64_t which, int64_t i, ArrayRef<V> a,
-                  ArrayRef<V> query) {
+  auto step = [&](int64_t which, int64_t i, ArrayRef<V> a, ArrayRef<V> query) {
     for (int64_t n = 0; n < n8; ++n) {
       Vs &sums = chain[which % chains];
       ArrayRef<V> c = ArrayRef<V>(sums).slice(n * 4, 4);
@@ -61,18 +60,19 @@ void DecodeBuilder::storeScores(ArrayRef<V> c, V buffer) {
   }
 }
 
-/// Scores of the tile, [blocks16][n8][4]: of head 8 n + g and tokens 2 t, 2 t + 1,
-/// 2 t + 8, 2 t + 9. With `rowsLeft`, those of tokens from there on are noScore.
+/// Scores of the tile, [blocks16][n8][4]: of head 8 n + g and tokens 2 t, 2 t +
+/// 1, 2 t + 8, 2 t + 9. With `rowsLeft`, those of tokens from there on are
+/// noScore.
 Vs DecodeBuilder::loadScores(V buffer, V rowsLeft) {
   Vs v;
   for (int64_t b = 0; b < blocks16; ++b)
     for (int64_t n = 0; n < n8; ++n) {
       Vs sum;
       for (int64_t part = 0; part < kParts; ++part) {
-        Vs x = k.loadFloats(scoreLoad + buffer +
-                                ((b * kParts + part) * s.teamHeads() * 64 +
-                                 n * 128),
-                            4);
+        Vs x = k.loadFloats(
+            scoreLoad + buffer +
+                ((b * kParts + part) * s.teamHeads() * 64 + n * 128),
+            4);
         if (part == 0)
           sum = x;
         else
@@ -201,8 +201,8 @@ void DecodeBuilder::eachPair(const State &state, ArrayRef<V> factor,
 }
 
 void DecodeBuilder::writeOutput(const State &state, ArrayRef<V> factor) {
-  Ptr y = k.buffer(7) + k.to64(work.token * s.spec.heads + teamHead) *
-                            (s.spec.latent * 4);
+  Ptr y = k.buffer(7) +
+          k.to64(work.token * s.spec.heads + teamHead) * (s.spec.latent * 4);
   bool partial = s.spec.heads % s.blockHeads() != 0;
   eachPair(state, factor, [&](V dim, V head, V first, V second) {
     Ptr at = y + (head * s.spec.latent + dim) * 4;
@@ -242,8 +242,8 @@ void DecodeBuilder::writePartial(const State &state, ArrayRef<V> factor) {
   }
   k.barrier();
   int64_t perHead = s.spec.latent / 8;
-  Ptr out = k.buffer(5) + k.to64(number * s.spec.heads + groupHead) *
-                              (s.spec.latent * 2);
+  Ptr out = k.buffer(5) +
+            k.to64(number * s.spec.heads + groupHead) * (s.spec.latent * 2);
   bool partial = s.spec.heads % s.blockHeads() != 0;
   int64_t all = s.blockHeads() * perHead;
   for (int64_t base = 0; base < all; base += k.threads()) {

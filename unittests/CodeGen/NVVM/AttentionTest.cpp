@@ -95,15 +95,21 @@ TEST(Attention, SplitsFillTheMachine) {
   }
 }
 
-/// Up to 32 heads share what a block reads.
+/// Up to 32 heads share what a block reads, 16 where there is one token.
 TEST(Attention, HeadsAreDividedAmongBlocks) {
-  for (auto [heads, groups] :
-       {std::pair<int64_t, int64_t>(16, 1), {20, 1}, {32, 1}, {33, 2}, {128, 4}}) {
-    Compiled c = compile("sm_120a", spec(heads, 512, 64, Format::BF16));
+  for (auto [heads, groups] : {std::pair<int64_t, int64_t>(16, 1),
+                               {20, 1},
+                               {32, 1},
+                               {33, 2},
+                               {128, 4}}) {
+    Compiled c = compile("sm_120a", spec(heads, 512, 64, Format::BF16, 4));
     int64_t splits = 188 / groups;
-    EXPECT_EQ(at(c.kernels.first.grid, 1), splits * groups) << heads;
-    EXPECT_EQ(at(c.kernels.partialRows, 1), splits) << heads;
+    EXPECT_EQ(at(c.kernels.first.grid, 3), (splits + 3) * groups) << heads;
+    EXPECT_EQ(at(c.kernels.partialRows, 3), splits) << heads;
   }
+  Compiled c = compile("sm_120a", spec(128, 512, 64, Format::FP8E4M3));
+  EXPECT_EQ(at(c.kernels.first.grid, 1), 188 / 8 * 8);
+  EXPECT_EQ(at(c.kernels.partialRows, 1), 188 / 8);
 }
 
 TEST(Attention, OddDimensionsHaveNoSecondKernel) {
