@@ -188,6 +188,7 @@ public:
   V packBF16(V low, V high); ///< cvt.rn.bf16x2.f32
   V packF16(V low, V high);  ///< cvt.rn.f16x2.f32
   V packE4M3(V low, V high); ///< cvt.rn.satfinite.e4m3x2.f32, in the low 16 bits
+  V packE2M1(V low, V high); ///< rn.satfinite, in the low 8 bits; targets with fp4
   std::pair<V, V> unpackBF16(V pair); ///< two f32
   std::pair<V, V> unpackF16(V pair);
   V e4m3ToF16(V pair); ///< the low 16 bits, two e4m3, as two f16
@@ -215,6 +216,9 @@ public:
 
   // Blocks.
   void barrier();
+  /// Of `threads` threads, whole warps, that give the same id (1 to 15).
+  void barrier(V id, int64_t threads);
+  void barrierArrive(V id, int64_t threads); ///< does not wait for the others
   /// Sum over the block of an f32; every thread gets it. Uses `scratch`, warps()
   /// f32 of shared memory, and two barriers.
   V blockSum(V v, Ptr scratch);
@@ -223,6 +227,10 @@ public:
   /// `a` 4 registers, `b` 2, `c` 4 f32; see the PTX ISA for which lane has what.
   Vs mmaBF16(llvm::ArrayRef<V> a, llvm::ArrayRef<V> b, llvm::ArrayRef<V> c);
   Vs mmaF16(llvm::ArrayRef<V> a, llvm::ArrayRef<V> b, llvm::ArrayRef<V> c);
+  /// e2m1 with m16n8k64 and e4m3 scales for each 16 of k, four in a register:
+  /// `scaleA` of row g + 8 * (lane & 1), `scaleB` of column g. Targets with fp4.
+  Vs mmaFp4(llvm::ArrayRef<V> a, llvm::ArrayRef<V> b, llvm::ArrayRef<V> c,
+            V scaleA, V scaleB);
   /// Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8
   /// of matrix i / 8.
   Vs ldmatrix(Ptr rowAddress, bool transposed = false);

@@ -151,6 +151,13 @@ V KernelBuilder::packE4M3(V low, V high) {
       Float8E4M3FNType::get(b.getContext()));
   return to32({pair, this});
 }
+V KernelBuilder::packE2M1(V low, V high) {
+  return inlinePTX("{\n.reg .b8 p, z;\nmov.b16 {z, p}, 0;\n"
+                   "cvt.rn.satfinite.e2m1x2.f32 p, $1, $2;\n"
+                   "mov.b32 $0, {p, z, z, z};\n}",
+                   "=r,f,f", i32Type(), {high.value, low.value},
+                   /*sideEffects=*/false);
+}
 std::pair<V, V> KernelBuilder::unpackBF16(V pair) {
   return {fromBits(pair << 16), fromBits(pair & int64_t(0xFFFF0000))};
 }
@@ -268,6 +275,16 @@ V KernelBuilder::reduxAdd(V v) {
 void KernelBuilder::syncWarp() { NVVM::SyncWarpOp::create(b, i32(-1).value); }
 void KernelBuilder::barrier() { NVVM::Barrier0Op::create(b); }
 
+void KernelBuilder::barrier(V id, int64_t threads) {
+  inlinePTX("bar.sync $0, " + std::to_string(threads) + ";", "r", Type(),
+            {id.value}, true);
+}
+
+void KernelBuilder::barrierArrive(V id, int64_t threads) {
+  inlinePTX("bar.arrive $0, " + std::to_string(threads) + ";", "r", Type(),
+            {id.value}, true);
+}
+
 V KernelBuilder::blockSum(V v, Ptr scratch) {
   v = warpSum(v);
   when(lane() == 0, [&] { store(scratch + warp() * 4, v); });
@@ -317,6 +334,23 @@ Vs KernelBuilder::mmaF16(ArrayRef<V> a, ArrayRef<V> b_, ArrayRef<V> c) {
   auto halves = [&](V v) { return asHalves(this, v); };
   return mma(this, llvm::map_to_vector(a, halves),
              llvm::map_to_vector(b_, halves), c, NVVM::MMATypes::f16);
+}
+Vs KernelBuilder::mmaFp4(ArrayRef<V> a, ArrayRef<V> b_, ArrayRef<V> c, V scaleA,
+                         V scaleB) {
+  SmallVector<Value> operands;
+  for (ArrayRef<V> list : {a, b_, c})
+    for (V v : list)
+      operands.push_back(v.value);
+  operands.append({scaleA.value, scaleB.value});
+  SmallVector<Type> types(4, f32Type());
+  V d = inlinePTX(
+      "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X."
+      "f32.e2m1.e2m1.f32.ue4m3 {$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, "
+      "{$10, $11, $12, $13}, {$14}, {0, 0}, {$15}, {0, 0};",
+      "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f,r,r",
+      LLVM::LLVMStructType::getLiteral(b.getContext(), types), operands,
+      /*sideEffects=*/false);
+  return split(d.value, 4);
 }
 Vs KernelBuilder::ldmatrix(Ptr rowAddress, bool transposed) {
   SmallVector<Type> types(4, i32Type());

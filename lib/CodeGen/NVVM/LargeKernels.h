@@ -37,10 +37,23 @@ std::string packedRowsName(const LinearSpec &spec);
 /// The products. `spec.norm` and `spec.gamma` are packRows()'s alone.
 Kernel linearLarge(KernelSite site, const LinearSpec &spec);
 
+/// The same with x rounded to e2m1, for nvfp4 weights, on targets that have fp4
+/// (Gpu::hasFp4): the tensor cores take packed weights and scales as they are. An
+/// option, as 4-bit activations lose accuracy; `exact` is not for it. Operands as
+/// above, x16 being what packRowsFp4() made: [ceildiv(T, 16),
+/// packedRowsFp4Bytes(spec)], for each 16 tokens [chunk of 128 columns][16 tokens x
+/// 64 bytes of codes | 16 tokens x 8 e4m3 scales of 16 columns], then 16 f32: a value
+/// is code * scale * the token's f32.
+Kernel packRowsFp4(KernelSite site, const LinearSpec &spec);
+Kernel linearLargeFp4(KernelSite site, const LinearSpec &spec);
+int64_t packedRowsFp4Bytes(const LinearSpec &spec);
+
 //===--- Inside --------------------------------------------------------------===//
 
 /// Tokens that stand together in x16, and columns of a chunk of it.
 constexpr int64_t packedTokens = 16, chunkColumns = 64;
+/// Bytes of a chunk of 128 columns in 4 bits.
+constexpr int64_t fp4ChunkBytes = packedTokens * (64 + 8);
 
 } // namespace mla::nvvm
 

@@ -10,6 +10,7 @@
 //   bf16     64                32,768 + 4 * 128 * BN
 //   fp8      128               32,768 + 4 * 128 * BN
 //   4 bits   128               18,432 + 5 * 128 * BN
+//   fp4 x    128               18,432 + 5 * 72 * BN (linearLargeFp4)
 //
 // Registers: BN accumulators, 16 or 32 of packed W, 8 of fragments of W and 12 of x;
 // one block an SM.
@@ -52,14 +53,23 @@ Vs LargeLinear::scaleOf(V block) {
   return out;
 }
 
+/// The product of an m-tile and the first or second n-tile of fragments `b`.
+Vs LargeLinear::multiply(ArrayRef<V> a, ArrayRef<V> b, ArrayRef<V> c,
+                         int64_t mTile, int64_t nTile) {
+  ArrayRef<V> A = a.slice(4 * mTile, 4), B = b.slice(2 * nTile, 2);
+  if (!s.four)
+    return isHalf() ? k.mmaF16(A, B, c) : k.mmaBF16(A, B, c);
+  return k.mmaFp4(A, B, c, a[4 * mTiles + mTile], b[4 + nTile]);
+}
+
 /// One unit of columns. State: accumulators, packed words of this unit, the first
 /// `ahead` token fragments; fp8_block: scales at hand, of the next block, floors.
 /// Returns the state for the next unit, or of the accumulators if `last`.
 Vs LargeLinear::unitBody(V unit, ArrayRef<V> state, bool last) {
   Vs acc(state.take_front(accCount()));
   Vs words(state.slice(accCount(), wordCount()));
-  Vs queue(state.slice(accCount() + wordCount(), ahead * 4));
-  Vs scales(state.drop_front(accCount() + wordCount() + ahead * 4));
+  Vs queue(state.slice(accCount() + wordCount(), ahead * s.fragmentB()));
+  Vs scales(state.drop_front(accCount() + wordCount() + ahead * s.fragmentB()));
   if (!last)
     issueA(unit + 1);
 
@@ -80,7 +90,7 @@ Vs LargeLinear::unitBody(V unit, ArrayRef<V> state, bool last) {
   }
 
   int64_t perStep = s.pairs(), total = s.steps() * perStep,
-          perChunk = Shape::stepsOfChunk * perStep;
+          perChunk = s.stepsOfChunk() * perStep;
   V firstChunk = unit * s.chunks();
   Vs nextWords, a;
   /// Loads pair `at` of this unit's sequence, or of the next unit's.
@@ -115,13 +125,10 @@ Vs LargeLinear::unitBody(V unit, ArrayRef<V> state, bool last) {
     for (int64_t mTile = 0; mTile < mTiles; ++mTile)
       for (int64_t n = 0; n < 2; ++n) {
         int64_t first = ((mTile * s.pairs() + pair) * 2 + n) * 4;
-        ArrayRef<V> A = ArrayRef(a).slice(4 * mTile, 4);
-        ArrayRef<V> B = ArrayRef(queue).slice(2 * n, 2);
-        ArrayRef<V> C = ArrayRef(acc).slice(first, 4);
-        Vs d = isHalf() ? k.mmaF16(A, B, C) : k.mmaBF16(A, B, C);
+        Vs d = multiply(a, queue, ArrayRef(acc).slice(first, 4), mTile, n);
         llvm::copy(d, acc.begin() + first);
       }
-    queue.erase(queue.begin(), queue.begin() + 4);
+    queue.erase(queue.begin(), queue.begin() + s.fragmentB());
   }
   Vs out(acc);
   if (!last) {
@@ -142,7 +149,8 @@ void LargeLinear::store(ArrayRef<V> acc, ArrayRef<V> scales) {
       break;
     case Format::NVFP4: {
       V tail = k.to64(k.ceilDiv(rows, 16) * 4) * quadStride();
-      factor.push_back(k.loadF32(weight[part] + tail) * k.f32(4096));
+      factor.push_back(k.loadF32(weight[part] + tail) *
+                       k.f32(s.four ? 1 : 4096));
       break;
     }
     case Format::Int4G32:
@@ -153,8 +161,10 @@ void LargeLinear::store(ArrayRef<V> acc, ArrayRef<V> scales) {
     }
   }
   V g = lane >> 2, t = lane & 3;
-  auto value = [&](int64_t mTile, int64_t nTile, int64_t i) {
+  auto value = [&](int64_t mTile, int64_t nTile, int64_t i, V ofToken) {
     V v = acc[(mTile * s.pairs() * 2 + nTile) * 4 + i];
+    if (s.four)
+      v = v * ofToken;
     return s.format == Format::BF16 ? v : v * factor[partOf(mTile)];
   };
   V firstRow = localRow + g;
@@ -165,18 +175,23 @@ void LargeLinear::store(ArrayRef<V> acc, ArrayRef<V> scales) {
     for (int64_t odd = 0; odd < 2; ++odd) {
       V inside = token0 + (8 * nTile + odd) < tokens;
       V line = corner + width * (4 * (8 * nTile + odd));
-      for (int64_t mTile = 0; mTile < half(); ++mTile)
-        for (int64_t high = 0; high < 2; ++high) {
-          int64_t row = 16 * mTile + 8 * high, i = 2 * high + odd;
-          k.when(inside & (firstRow + row < rows), [&] {
-            V v = value(mTile, nTile, i);
-            if (spec.gated)
-              v = k.silu(v) * value(mTile + half(), nTile, i);
-            if (spec.residual) // Stream: may go ahead of the stores before it
-              v = v + k.loadF32(k.buffer(3) + line + row * 4, Cached::Stream);
-            k.store(y + line + row * 4, v);
-          });
-        }
+      V ofToken = k.f32(1);
+      if (s.four) {
+        V token = k.minimum(token0 + (8 * nTile + odd), tokens - 1);
+        ofToken = k.loadF32(
+            k.buffer(0) + k.to64(token / packedTokens) * bytesOfTokens() +
+            token % packedTokens * 4 + (bytesOfTokens() - 4 * packedTokens));
+      }
+      for (int64_t i = 0; i < 2 * half(); ++i)
+        k.when(inside & (firstRow + 8 * i < rows), [&] {
+          int64_t mTile = i / 2, at = i % 2 * 2 + odd;
+          V v = value(mTile, nTile, at, ofToken);
+          if (spec.gated)
+            v = k.silu(v) * value(mTile + half(), nTile, at, ofToken);
+          if (spec.residual) // Stream: may go ahead of the stores before it
+            v = v + k.loadF32(k.buffer(3) + line + 32 * i, Cached::Stream);
+          k.store(y + line + 32 * i, v);
+        });
     }
 }
 
@@ -244,11 +259,11 @@ void LargeLinear::build() {
 
 } // namespace large
 
-Kernel linearLarge(KernelSite site, const LinearSpec &spec) {
+static Kernel makeLarge(KernelSite site, const LinearSpec &spec, bool four) {
   using namespace large;
-  Shape shape = shapeFor(spec, site.gpu);
-  std::string name =
-      kernelName("linear_large", formatName(spec.segments[0].format));
+  Shape shape = shapeFor(spec, site.gpu, four);
+  std::string name = kernelName(four ? "linear_large_fp4" : "linear_large",
+                                formatName(spec.segments[0].format));
   for (const MatrixShape &segment : spec.segments)
     name += "_" + std::to_string(segment.rows);
   name = kernelName(name, spec.segments[0].columns, "n", shape.tokens);
@@ -278,6 +293,13 @@ Kernel linearLarge(KernelSite site, const LinearSpec &spec) {
   LargeLinear(k, spec, shape).build();
   k.finish();
   return kernel;
+}
+
+Kernel linearLarge(KernelSite site, const LinearSpec &spec) {
+  return makeLarge(site, spec, /*four=*/false);
+}
+Kernel linearLargeFp4(KernelSite site, const LinearSpec &spec) {
+  return makeLarge(site, spec, /*four=*/true);
 }
 
 } // namespace mla::nvvm

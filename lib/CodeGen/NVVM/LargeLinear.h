@@ -24,23 +24,27 @@ struct Shape {
   int64_t columns;   ///< of a unit
   int64_t quadBytes; ///< of a unit of 4 rows: two units of quant/Pack.h, or one
   int64_t slotsB;
+  bool four = false; ///< x in 4 bits: mma of fp4 with block scales, 64 columns each
 
   int64_t pairs() const { return tokens / 16; } ///< of n-tiles
-  int64_t steps() const { return columns / 16; }
-  int64_t chunks() const { return columns / chunkColumns; } ///< in a unit
+  int64_t steps() const { return columns / (four ? 64 : 16); }
+  int64_t chunks() const { return steps() / stepsOfChunk(); } ///< in a unit
   bool hasScales() const { return quadBytes == 288; }
   /// 16-byte words of a row that a lane has of a unit, times 4.
   int64_t rowWords() const { return hasScales() ? 4 : 8; }
-  static constexpr int64_t stepsOfChunk = chunkColumns / 16;
-  static constexpr int64_t pieceB = packedTokens * chunkColumns * 2;
+  int64_t stepsOfChunk() const { return four ? 2 : chunkColumns / 16; }
+  int64_t pieceB() const {
+    return four ? fp4ChunkBytes : packedTokens * chunkColumns * 2;
+  }
+  int64_t fragmentB() const { return four ? 6 : 4; } ///< words for 16 tokens
   int64_t bytesA() const { return quadsOfWarp * quadBytes; } ///< a warp's
-  int64_t bytesB() const { return tokens / packedTokens * pieceB; }
+  int64_t bytesB() const { return tokens / packedTokens * pieceB(); }
   int64_t aheadB() const { return slotsB - 2; } ///< chunks under way
 };
 
 /// Tiles of blockRows that all segments take.
 int64_t rowTiles(const LinearSpec &spec);
-Shape shapeFor(const LinearSpec &spec, const Gpu &gpu);
+Shape shapeFor(const LinearSpec &spec, const Gpu &gpu, bool four = false);
 
 /// The kernel under construction.
 struct LargeLinear {
@@ -66,6 +70,9 @@ struct LargeLinear {
 
 private:
   int64_t columns() const { return spec.segments[0].columns; }
+  int64_t bytesOfTokens() const {
+    return s.four ? packedRowsFp4Bytes(spec) : packedRowsBytes(spec);
+  }
   /// Of a row of quads in memory.
   int64_t quadStride() const {
     return quant::packedUnits(s.format, columns()) *
@@ -84,6 +91,9 @@ private:
   Vs loadWords(V unit);
   Vs loadTokens(V chunk, int64_t step, int64_t pair);
   Vs decode(llvm::ArrayRef<V> words, int64_t step);
+  Vs loadWords4(V unit);
+  Vs multiply(llvm::ArrayRef<V> a, llvm::ArrayRef<V> b, llvm::ArrayRef<V> c,
+              int64_t mTile, int64_t nTile);
   Vs scaleOf(V block);
   Vs unitBody(V unit, llvm::ArrayRef<V> state, bool last);
   void prefetchResidual();

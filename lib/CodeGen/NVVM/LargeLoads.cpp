@@ -20,10 +20,11 @@ int64_t rowTiles(const LinearSpec &spec) {
   return llvm::divideCeil(warps, warpCount);
 }
 
-Shape shapeFor(const LinearSpec &spec, const Gpu &gpu) {
+Shape shapeFor(const LinearSpec &spec, const Gpu &gpu, bool four) {
   Format format = spec.segments[0].format;
   Shape s;
   s.format = format;
+  s.four = four;
   bool scales = quant::unitBytes(format) > 256;
   s.quadBytes = scales ? 288 : 512;
   s.columns = quant::unitColumns(format) * (scales ? 1 : 2);
@@ -104,14 +105,16 @@ void LargeLinear::setUpCopies() {
   // x16 has ceil(tokens / 16) groups; those beyond repeat the last.
   V packed = k.minimum(firstToken / packedTokens + warp,
                        k.ceilDiv(tokens, packedTokens) - 1);
-  sourceB = k.buffer(0) + k.to64(packed) * packedRowsBytes(spec) + lane * 16;
+  sourceB = k.buffer(0) + k.to64(packed) * bytesOfTokens() + lane * 16;
 
   V g = lane >> 2, t = lane & 3;
   rawA = slotA + ((g >> 2) * s.quadBytes + (g & 3) * 64 + t * 16);
   V matrix = lane >> 3, row = (matrix >> 1) * 8 + (lane & 7);
-  for (int64_t step = 0; step < Shape::stepsOfChunk; ++step)
-    fragmentB.push_back(row * (2 * chunkColumns) +
-                        (((matrix & 1) + 2 * step) ^ (row & 7)) * 16);
+  int64_t pitch = s.four ? 64 : 2 * chunkColumns;
+  V swizzle = s.four ? row >> 1 & 3 : row & 7;
+  for (int64_t step = 0; step < s.stepsOfChunk(); ++step)
+    fragmentB.push_back(row * pitch +
+                        (((matrix & 1) + 2 * step) ^ swizzle) * 16);
 }
 
 void LargeLinear::setUpBarriers() {
@@ -176,10 +179,15 @@ void LargeLinear::issueB(V chunk) {
       int64_t stored = llvm::alignTo(columns(), 128) / chunkColumns;
       source = chunk / chunksOfPart * stored + chunk % chunksOfPart;
     }
-    Ptr to = slotsB + slot * s.bytesB() + warp * Shape::pieceB + lane * 16;
-    Ptr from = sourceB + k.to64(source) * Shape::pieceB;
-    for (int64_t i = 0; i < Shape::pieceB; i += 512)
-      k.cpAsync16(to + i, from + i);
+    Ptr to = slotsB + slot * s.bytesB() + warp * s.pieceB() + lane * 16;
+    Ptr from = sourceB + k.to64(source) * s.pieceB();
+    for (int64_t i = 0; i < s.pieceB(); i += 512) {
+      if (i + 512 <= s.pieceB())
+        k.cpAsync16(to + i, from + i);
+      else
+        k.when(lane < (s.pieceB() - i) / 16,
+               [&] { k.cpAsync16(to + i, from + i); });
+    }
     k.cpAsyncArrive(fullB + slot * 8);
   };
   if (s.tokens / packedTokens == warpCount)
@@ -195,6 +203,8 @@ void LargeLinear::waitB(V chunk) {
 /// The lane's packed words of a unit (and its scales) for each m-tile and half.
 Vs LargeLinear::loadWords(V unit) {
   k.mbarrierWait(fullA, unit & 1);
+  if (s.four)
+    return loadWords4(unit);
   Vs words;
   for (int64_t i = 0; i < mTiles * 2; ++i)
     for (int64_t part = 0; part < s.rowWords() / 4; ++part)
@@ -220,15 +230,58 @@ Vs LargeLinear::loadWords(V unit) {
   return words;
 }
 
-/// Fragments of two n-tiles (16 tokens): b0, b1 of the first, of the second.
+/// The same for fp4: for each m-tile and half 2 words a step of 64 columns, then for
+/// each m-tile the scales of a step (row g or, in odd lanes, g + 8). A block of 16
+/// columns takes two lanes: thread t has half t % 2 of blocks t / 2 and t / 2 + 2.
+Vs LargeLinear::loadWords4(V unit) {
+  V g = lane >> 2, t = lane & 3;
+  Ptr row = slotA + (g >> 2) * s.quadBytes;
+  Ptr from = row + (g & 3) * 64 + (t >> 1) * 16 + (t & 1) * 4;
+  Vs words;
+  for (int64_t i = 0; i < mTiles * 2; ++i)
+    for (int64_t step = 0; step < 2; ++step)
+      for (int64_t high = 0; high < 2; ++high) {
+        V v = k.loadI32(from + (2 * i * s.quadBytes + high * 32 + step * 8));
+        // Signs and magnitudes to the nibbles that they make up.
+        V out = v & int64_t(0x80008000);
+        for (auto [left, mask] :
+             std::initializer_list<std::pair<int64_t, int64_t>>{
+                 {3, 0x70007000}, {-1, 0x08000800}, {2, 0x07000700},
+                 {-7, 0x00800080}, {1, 0x00700070}, {-10, 0x00080008},
+                 {0, 0x00070007}})
+          out = out | ((left < 0 ? v >> -left : v << left) & mask);
+        words.push_back(out);
+      }
+  Ptr scales = row + (t & 1) * (2 * s.quadBytes) + (g & 3) * 8 + 256;
+  for (int64_t mTile = 0; mTile < mTiles; ++mTile)
+    words.append(k.loadWords(scales + 4 * mTile * s.quadBytes, 2));
+  return words;
+}
+
+/// Fragments of two n-tiles (16 tokens): b0, b1 of the first, of the second; fp4:
+/// then the scales of each.
 Vs LargeLinear::loadTokens(V chunk, int64_t step, int64_t pair) {
-  return k.ldmatrix(slotsB + chunk % s.slotsB * s.bytesB() + fragmentB[step] +
-                    pair * Shape::pieceB);
+  Ptr slot = slotsB + chunk % s.slotsB * s.bytesB() + pair * s.pieceB();
+  Vs out = k.ldmatrix(slot + fragmentB[step]);
+  if (s.four)
+    for (int64_t n = 0; n < 2; ++n)
+      out.push_back(k.loadI32(slot + (lane >> 2) * 8 +
+                              (1024 + n * 64 + step * 4)));
+  return out;
 }
 
 /// A fragments of step `step` of a unit: a0 to a3 of each m-tile.
 Vs LargeLinear::decode(ArrayRef<V> words, int64_t step) {
   Vs a;
+  if (s.four) {
+    // a0 to a3, then the scales of all m-tiles.
+    for (int64_t mTile = 0; mTile < mTiles; ++mTile)
+      for (int64_t i : {0, 4, 1, 5})
+        a.push_back(words[mTile * 8 + step * 2 + i]);
+    for (int64_t mTile = 0; mTile < mTiles; ++mTile)
+      a.push_back(words[mTiles * 8 + mTile * 2 + step]);
+    return a;
+  }
   for (int64_t mTile = 0; mTile < mTiles; ++mTile) {
     Vs low(2), high(2); // rows g and g + 8: columns 4t, 4t + 1; 4t + 2, 4t + 3
     for (int64_t i = 0; i < 2; ++i) {

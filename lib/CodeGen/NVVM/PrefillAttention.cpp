@@ -13,13 +13,14 @@
 //            rises by more than 6 (powers of 2), which is rare.
 //   output   each warp a quarter of the latent values, 32 pairs x 128: 128
 //            accumulators, 32 products a tile.
-// Order of a tile: scores of tile i + 1, output of tile i, softmax of tile i + 1;
-// warps meet at mbarriers whose arrivals lie a phase ahead of the waits. One block
-// an SM.
+// Order: products of tile i (output) and i + 1 (scores) interleaved, softmax of tile
+// i + 1. The group's barriers stand before and behind the softmax. The groups take
+// turns: one has the tensor cores while the other is at its softmax (else they fall
+// into step, and both are). One block an SM.
 //
 // Shared memory: 4 tiles of 16 rows with 16 bytes between rows (no bank conflicts;
 // a warp copies 2 rows of a tile), 74,752 bytes in 16-bit formats, 37,888 in FP8; 16,384 of
-// partial scores, 4,096 of probabilities,
+// partial scores, 2,048 of probabilities,
 // 4,096 of notes.
 //
 // A pair and row costs 2 * (576 + 512) flops; 64 pairs share the 1,152 bytes (FP8:
@@ -54,8 +55,7 @@ struct Prefill {
   int64_t width, rowBytes, pitch, slotBytes;
   int64_t steps;   ///< of 16 values of the contraction, a warp
   int64_t nTiles;  ///< of 8 latent values, a warp
-  Ptr tiles, partial, weights, factors, flags, full, empty, partialFull, ready,
-      notes;
+  Ptr tiles, partial, weights, factors, flags, full, empty, notes;
   V lane, warp, group, quarter, g, t;
   V tokens, firstPair, pageColumns, cacheScale;
   V keyOffset, valueOffset; ///< of this lane in a tile, for ldmatrix
@@ -102,13 +102,19 @@ private:
   V pageOf(V tile);
   void issue(const Run &run, V tile, V page);
   Ptr tileAt(V index) { return tiles + index % slots * slotBytes; }
-  Vs scores(V index);
-  void storePartial(ArrayRef<V> s, V index);
-  Vs rescale(V index, ArrayRef<V> acc);
-  Vs loadWeights(V index);
+  void scores(V index, Vs &s, int64_t from, int64_t to);
+  void storePartial(ArrayRef<V> s);
+  Vs rescale(ArrayRef<V> acc);
+  Vs loadWeights();
   void output(V index, ArrayRef<V> a, Vs &acc, int64_t from, int64_t to);
-  Vs softmax(const Run &run, V tile, ArrayRef<V> state,
-             function_ref<void(int64_t)> during);
+  Vs softmax(V tile, ArrayRef<V> state);
+  void waitFull(V index) {
+    k.mbarrierWait(full + index % slots * 8, index / slots & 1);
+  }
+  void groupBarrier() { k.barrier(group + 1, 128); }
+  // Turns: a group waits for the other's word, a barrier of both.
+  void awaitTurn() { k.barrier(group + 3, threads); }
+  void giveTurn() { k.barrierArrive(k.i32(4) - group, threads); }
   Vs runBody(const Run &run, ArrayRef<V> state);
   void store(ArrayRef<V> state);
   Vs mma(ArrayRef<V> a, ArrayRef<V> b, ArrayRef<V> c) {
@@ -127,22 +133,16 @@ private:
 void Prefill::setUp() {
   tiles = k.shared(slots * slotBytes, 128);
   partial = k.shared(2 * 4 * 4 * 512, 128); // [group][reader][source][n-tile]
-  weights = k.shared(2 * 2 * 1024, 128);    // [group][parity][m-tile][lane]
-  factors = k.shared(2 * 2 * 32 * 4, 128);  // [group][parity][pair]
-  flags = k.shared(2 * 2 * 16, 16);         // [group][parity][warp]
+  weights = k.shared(2 * 1024, 128);        // [group][m-tile][lane]
+  factors = k.shared(2 * 32 * 4, 128);      // [group][pair]
+  flags = k.shared(2 * 16, 16);             // [group][warp]
   notes = k.shared(threads * 16, 16) + k.thread() * 16;
   full = k.shared(slots * 8, 8);
   empty = k.shared(slots * 8, 8);
-  partialFull = k.shared(2 * 8, 8);
-  ready = k.shared(2 * 8, 8);
   k.when(k.thread() == 0, [&] {
     for (int64_t i = 0; i < slots; ++i) {
       k.mbarrierInit(full + 8 * i, threads);
       k.mbarrierInit(empty + 8 * i, threads / 32);
-    }
-    for (int64_t i = 0; i < 2; ++i) {
-      k.mbarrierInit(partialFull + 8 * i, 4);
-      k.mbarrierInit(ready + 8 * i, 4);
     }
     k.mbarrierInitFence();
   });
@@ -151,11 +151,9 @@ void Prefill::setUp() {
   group = warp >> 2, quarter = warp & 3;
   g = lane >> 2, t = lane & 3;
   partial = partial + group * 8192;
-  weights = weights + group * 2048;
-  factors = factors + group * 256;
-  flags = flags + group * 32;
-  partialFull = partialFull + group * 8;
-  ready = ready + group * 8;
+  weights = weights + group * 1024;
+  factors = factors + group * 128;
+  flags = flags + group * 16;
   firstPair = pairOfBlock();
   V matrix = lane >> 3, row8 = lane & 7;
   if (fp8) {
@@ -237,11 +235,10 @@ void Prefill::issue(const Run &run, V tile, V page) {
   k.cpAsyncArrive(full + slot * 8);
 }
 
-/// This warp's part of the scores: [m-tile][n-tile][4].
-Vs Prefill::scores(V index) {
-  k.mbarrierWait(full + index % slots * 8, index / slots & 1);
+/// s += this warp's part of the scores of tile `index`, steps [from, to) of the
+/// contraction: [m-tile][n-tile][4].
+void Prefill::scores(V index, Vs &s, int64_t from, int64_t to) {
   Ptr at = tileAt(index) + keyOffset;
-  Vs s(16, k.f32(0));
   auto step = [&](int64_t i, ArrayRef<V> b) { // b: [n-tile][2]
     for (int64_t mTile = 0; mTile < 2; ++mTile)
       for (int64_t nTile = 0; nTile < 2; ++nTile) {
@@ -252,14 +249,14 @@ Vs Prefill::scores(V index) {
       }
   };
   if (!fp8) {
-    for (int64_t i = 0; i < steps; ++i)
+    for (int64_t i = from; i < to; ++i)
       step(i, k.ldmatrix(at + i * 32));
-    return s;
+    return;
   }
-  for (int64_t i = 0; i < steps; i += 2) {
+  for (int64_t i = from; i < to; i += 2) {
     // The last chunk's neighbour is read, if not used: it is within the pitch.
     Vs r = k.ldmatrix(at + i * 16);
-    for (int64_t j = 0; j < 2 && i + j < steps; ++j) {
+    for (int64_t j = 0; j < 2 && i + j < to; ++j) {
       Vs b;
       for (int64_t nTile = 0; nTile < 2; ++nTile) {
         V word = r[2 * j + nTile];
@@ -269,14 +266,11 @@ Vs Prefill::scores(V index) {
       step(i + j, b);
     }
   }
-  return s;
 }
 
 /// Hands the partial scores to the warps that need them: warp r has pairs 8r to
 /// 8r + 7, half r % 2 of m-tile r / 2.
-void Prefill::storePartial(ArrayRef<V> s, V index) {
-  // All have read the scores of the tile before when its probabilities are there.
-  k.mbarrierWait(ready, (index + 1) & 1);
+void Prefill::storePartial(ArrayRef<V> s) {
   // Two words at a time, as the products leave them in registers.
   Ptr at = partial + quarter * 512 + lane * 8;
   for (int64_t r = 0; r < 4; ++r)
@@ -284,14 +278,13 @@ void Prefill::storePartial(ArrayRef<V> s, V index) {
       int64_t first = r / 2 * 8 + nTile * 4 + r % 2 * 2;
       k.storeWords(at + (r * 2048 + nTile * 256), {s[first], s[first + 1]});
     }
-  arrive(partialFull);
+  groupBarrier();
 }
 
-/// acc times the factors of tile `index`, if a warp of the group has any: those of
-/// the other warps are not stored.
-Vs Prefill::rescale(V index, ArrayRef<V> acc) {
-  V parity = index & 1;
-  Vs flag = k.loadWords(flags + parity * 16, 4);
+/// acc times the factors that the softmax has left, if a warp of the group has any:
+/// those of the other warps are not stored.
+Vs Prefill::rescale(ArrayRef<V> acc) {
+  Vs flag = k.loadWords(flags, 4);
   SmallVector<Type> types(accCount(), k.f32Type());
   return k.ifElse(
       !((flag[0] | flag[1] | flag[2] | flag[3]) == 0), types,
@@ -300,8 +293,8 @@ Vs Prefill::rescale(V index, ArrayRef<V> acc) {
         for (int64_t mTile = 0; mTile < 2; ++mTile) {
           V f[2];
           for (int64_t half = 0; half < 2; ++half) {
-            V stored = k.loadF32(factors + parity * 128 + g * 4 +
-                                 (mTile * 64 + half * 32));
+            V stored =
+                k.loadF32(factors + g * 4 + (mTile * 64 + half * 32));
             f[half] = k.select(flag[2 * mTile + half] == 0, k.f32(1), stored);
           }
           for (int64_t i = 0; i < nTiles * 4; ++i)
@@ -312,12 +305,11 @@ Vs Prefill::rescale(V index, ArrayRef<V> acc) {
       [&] { return Vs(acc); });
 }
 
-/// Probabilities of tile `index` as A fragments.
-Vs Prefill::loadWeights(V index) {
+/// The probabilities as A fragments.
+Vs Prefill::loadWeights() {
   Vs a;
   for (int64_t mTile = 0; mTile < 2; ++mTile)
-    a.append(k.loadWords(
-        weights + (index & 1) * 1024 + mTile * 512 + lane * 16, 4));
+    a.append(k.loadWords(weights + mTile * 512 + lane * 16, 4));
   return a;
 }
 
@@ -355,18 +347,13 @@ void Prefill::output(V index, ArrayRef<V> a, Vs &acc, int64_t from,
 }
 
 /// Probabilities of 8 pairs and 16 rows of a tile: this lane has pair g, rows 2t,
-/// 2t + 1, 2t + 8 and 2t + 9. State: maximum, sum of this lane's. `during(i)` is
-/// called where there is time for other work, i = 0 to 2 in order.
-Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state,
-                    function_ref<void(int64_t)> during) {
-  V index = run.base + tile;
-  k.mbarrierWait(partialFull, index & 1);
+/// 2t + 1, 2t + 8 and 2t + 9. State: maximum, sum of this lane's.
+Vs Prefill::softmax(V tile, ArrayRef<V> state) {
   Ptr from = partial + quarter * 2048 + lane * 8;
   Vs parts[8];
   for (int64_t i = 0; i < 8; ++i)
     parts[i] = k.loadFloats(from + i * 256, 2);
   V limit = note(Limit);
-  during(0);
   Vs x;
   for (int64_t nTile = 0; nTile < 2; ++nTile)
     for (int64_t i = 0; i < 2; ++i)
@@ -381,8 +368,6 @@ Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state,
   }
   V largest = k.maximum(k.maximum(x[0], x[1]), k.maximum(x[2], x[3]));
   V rises = k.any(largest > state[0] + k.f32(6));
-  during(1);
-  V parity = index & 1;
   Vs now = k.ifElse(
       rises, {k.f32Type(), k.f32Type()},
       [&] {
@@ -392,7 +377,7 @@ Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state,
         V maximum = k.select(all > state[0] + k.f32(6), all, state[0]);
         V factor = k.exp2(state[0] - maximum);
         k.when(t == 0, [&] {
-          k.store(factors + parity * 128 + quarter * 32 + g * 4, factor);
+          k.store(factors + quarter * 32 + g * 4, factor);
         });
         return Vs{maximum, state[1] * factor};
       },
@@ -401,7 +386,6 @@ Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state,
   for (V &v : x)
     v = k.exp2(v - maximum);
   V low = pack(x[0], x[1]), high = pack(x[2], x[3]);
-  during(2);
   // The sum is of what the products see.
   for (V word : {low, high}) {
     auto [a, b] = spec.cache == Format::BF16 ? k.unpackBF16(word)
@@ -409,15 +393,14 @@ Vs Prefill::softmax(const Run &run, V tile, ArrayRef<V> state,
     sum = sum + (a + b);
   }
   // a0 and a2, or a1 and a3, of an m-tile.
-  Ptr at = weights + parity * 1024 + (quarter >> 1) * 512 + lane * 16 +
-           (quarter & 1) * 4;
+  Ptr at =
+      weights + (quarter >> 1) * 512 + lane * 16 + (quarter & 1) * 4;
   k.store(at, low);
   k.store(at + 8, high);
   k.when(lane == 0, [&] {
-    k.store(flags + parity * 16 + quarter * 4,
-            k.select(rises, k.i32(1), k.i32(0)));
+    k.store(flags + quarter * 4, k.select(rises, k.i32(1), k.i32(0)));
   });
-  arrive(ready);
+  groupBarrier();
   return {maximum, sum};
 }
 
@@ -427,44 +410,44 @@ Vs Prefill::runBody(const Run &run, ArrayRef<V> state) {
     k.when(run.tiles > tile, [&] {
       issue(run, k.i32(tile), pageOf(k.i32(tile)));
     });
-  storePartial(scores(run.base), run.base);
-  Vs begin =
-      softmax(run, k.i32(0), state.take_front(2), [](int64_t) {});
+  Vs first(16, k.f32(0));
+  waitFull(run.base);
+  scores(run.base, first, 0, steps);
+  storePartial(first);
+  Vs begin = softmax(k.i32(0), state.take_front(2));
   begin.append(state.begin() + 2, state.end());
   // The page of the next tile to be copied is looked up a tile ahead.
   begin.push_back(pageOf(k.i32(tilesAhead)));
   Vs end = k.loop(
       k.i32(0), run.tiles - 1, 1, begin, [&](V tile, ArrayRef<V> now) {
         V next = tile + tilesAhead;
-        k.when(next < run.tiles,
-               [&] { issue(run, next, now.back()); });
+        k.when(next < run.tiles, [&] { issue(run, next, now.back()); });
         V page = pageOf(next + 1);
         V index = run.base + tile;
-        storePartial(scores(index + 1), index + 1);
-        Vs acc = rescale(index, now.drop_front(2).drop_back());
-        Vs a = loadWeights(index);
-        // A quarter of the products goes ahead of the wait for the other warps'
-        // scores, the others between the steps of the softmax.
-        int64_t part = llvm::alignTo(llvm::divideCeil(nTiles, 4), 4);
-        auto products = [&](int64_t i) {
-          output(index, a, acc, std::min(i * part, nTiles),
-                 std::min((i + 1) * part, nTiles));
-        };
-        products(0);
-        Vs out = softmax(run, tile + 1, now.take_front(2), [&](int64_t i) {
-          products(i + 1);
-          if (i == 2)
-            arrive(empty + index % slots * 8);
-        });
+        Vs acc = rescale(now.drop_front(2).drop_back());
+        waitFull(index + 1);
+        awaitTurn();
+        Vs a = loadWeights(), s(16, k.f32(0));
+        int64_t someSteps = fp8 ? 2 : 1, someTiles = 2 * someSteps;
+        for (int64_t i = 0; i * someSteps < steps || i * someTiles < nTiles;
+             ++i) {
+          scores(index + 1, s, std::min(i * someSteps, steps),
+                 std::min((i + 1) * someSteps, steps));
+          output(index, a, acc, std::min(i * someTiles, nTiles),
+                 std::min((i + 1) * someTiles, nTiles));
+        }
+        giveTurn();
+        arrive(empty + index % slots * 8);
+        storePartial(s);
+        Vs out = softmax(tile + 1, now.take_front(2));
         out.append(acc);
         out.push_back(page);
         return out;
       });
   V index = run.base + run.tiles - 1;
-  k.mbarrierWait(ready, index & 1);
   Vs out(end.begin(), end.begin() + 2);
-  Vs acc = rescale(index, ArrayRef(end).drop_front(2).drop_back());
-  output(index, loadWeights(index), acc, 0, nTiles);
+  Vs acc = rescale(ArrayRef(end).drop_front(2).drop_back());
+  output(index, loadWeights(), acc, 0, nTiles);
   arrive(empty + index % slots * 8);
   out.append(acc);
   return out;
@@ -520,6 +503,7 @@ void Prefill::build() {
   Ptr positions = k.buffer(1), sequence = k.buffer(2);
   V firstToken = firstPair / spec.heads;
 
+  k.when(group == 1, [&] { giveTurn(); });
   // State: the first token of the next run, tiles so far, maximum, sum,
   // accumulators.
   Vs state{firstToken, k.i32(0), k.f32(-1e30), k.f32(0)};
@@ -552,6 +536,7 @@ void Prefill::build() {
         out[0] = note(Next);
         return out;
       });
+  k.when(group == 0, [&] { awaitTurn(); }); // the last word given
   store(ArrayRef(end).drop_front(2));
 }
 

@@ -49,6 +49,30 @@ TEST(Large, PackRowsCompiles) {
     });
 }
 
+TEST(Large, Fp4CompilesWhereThereIsFp4) {
+  GpuCode code = compileFor(*lookupGpu("sm_120a"), [](KernelSite site) {
+    LinearSpec spec = specOf(
+        {{Format::NVFP4, 1536, 7168}, {Format::NVFP4, 576, 7168}}, 4096);
+    spec.norm = true;
+    packRowsFp4(site, spec);
+    linearLargeFp4(site, spec);
+    LinearSpec gated = specOf(
+        {{Format::NVFP4, 2048, 7168}, {Format::NVFP4, 2048, 7168}}, 4096);
+    gated.gated = true;
+    linearLargeFp4(site, gated);
+    LinearSpec residual = specOf({{Format::NVFP4, 7168, 8192}}, 4096);
+    residual.residual = true;
+    packRowsFp4(site, residual);
+    linearLargeFp4(site, residual);
+  });
+  EXPECT_EQ(code.resources.size(), 5u);
+  for (const KernelResources &r : code.resources) {
+    EXPECT_LE(r.sharedBytes, 101376) << r.kernel;
+    EXPECT_EQ(r.spillBytes, 0) << r.kernel;
+  }
+  EXPECT_NE(code.ptx.find("kind::mxf4nvf4"), std::string::npos);
+}
+
 AttentionSpec attentionOf(Format cache, int64_t heads, int64_t latent,
                           int64_t rope) {
   return {heads, latent, rope, cache, 0.0721688, 4096, 64, 131072};
