@@ -22,12 +22,11 @@
 //
 // Shapes (row 576, latent 512), registers as for sm_90a:
 //
-//   heads a block  threads  tile of tokens     stages      shared bytes
-//   registers 8              128      16, or 32 of fp8   5 x 18,432   96,256
-//   152 to 166 16             128      16, or 32          5           100,352
-//   235 to 254 24             128      16 (not fp8)       4            86,016
-//   242 to 255 32             256      16, or 32          4            90,112
-//   242 to 254
+//   heads  threads  tokens a tile   stages      shared bytes  registers
+//   8      128      16 (fp8: 32)    5 x 18,432   96,256       133 to 154
+//   16     128      16 (fp8: 32)    5           100,352       200 to 242
+//   24     128      16 (not fp8)    4            86,016       242 to 255
+//   32     256      16 (fp8: 32)    4            90,112       235 to 254
 //
 // Blocks of 24 and 32 heads are for steps of several tokens; a single one takes
 // blocks of 16. Other heads are other blocks'.
