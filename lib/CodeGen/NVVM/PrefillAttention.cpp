@@ -497,13 +497,13 @@ void Prefill::build() {
   if (fp8)
     cacheScale = k.scalarF32(1);
   tokens = k.scalar32(fp8 ? 2 : 1);
+  k.when(group == 1, [&] { giveTurn(); });
   k.gridWait();
   k.gridTrigger();
   loadQuery();
   Ptr positions = k.buffer(1), sequence = k.buffer(2);
   V firstToken = firstPair / spec.heads;
 
-  k.when(group == 1, [&] { giveTurn(); });
   // State: the first token of the next run, tiles so far, maximum, sum,
   // accumulators.
   Vs state{firstToken, k.i32(0), k.f32(-1e30), k.f32(0)};
