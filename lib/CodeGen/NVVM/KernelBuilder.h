@@ -218,7 +218,6 @@ public:
   void barrier();
   /// Of `threads` threads, whole warps, that give the same id (1 to 15).
   void barrier(V id, int64_t threads);
-  void barrierArrive(V id, int64_t threads); ///< does not wait for the others
   /// Sum over the block of an f32; every thread gets it. Uses `scratch`, warps()
   /// f32 of shared memory, and two barriers.
   V blockSum(V v, Ptr scratch);

@@ -280,11 +280,6 @@ void KernelBuilder::barrier(V id, int64_t threads) {
             {id.value}, true);
 }
 
-void KernelBuilder::barrierArrive(V id, int64_t threads) {
-  inlinePTX("bar.arrive $0, " + std::to_string(threads) + ";", "r", Type(),
-            {id.value}, true);
-}
-
 V KernelBuilder::blockSum(V v, Ptr scratch) {
   v = warpSum(v);
   when(lane() == 0, [&] { store(scratch + warp() * 4, v); });
