@@ -251,6 +251,17 @@ StreamShape downOneShape(const ExpertSpec &spec, const Gpu &gpu) {
   int64_t quads = llvm::divideCeil(spec.down.rows, 4);
   s.quads = llvm::divideCeil(quads, blocksFor(gpu, quads, 40));
   s.choose(std::gcd(units, sharedUnits));
+  // A warp an expert, if those are short: few large copies, in two stages.
+  int64_t sources = spec.topk + (sharedUnits ? 1 : 0);
+  if (units <= 4 && sources <= 14 && (!sharedUnits || sharedUnits == units)) {
+    StreamShape each = s;
+    each.warpsK = sources;
+    each.warpsRow = 1;
+    each.stageUnits = units;
+    each.stages = std::min<int64_t>(2, each.rowBlocks());
+    if (each.sharedBytes() <= streamShared)
+      s = each;
+  }
   s.joined = s.stageUnits == units && (!sharedUnits || sharedUnits == units);
   return s;
 }
@@ -274,8 +285,10 @@ Kernel expertsDownOne(KernelSite site, const ExpertSpec &spec, bool residual,
   access.push_back("write");
   unsigned residualAt = access.size() - 2, yAt = access.size() - 1;
   bool twoFit = s.twoFit(site.gpu);
+  // At most 72 registers: fits beside gate and up, whose successor it is.
   KernelBuilder k(site.kernels, site.loc, name, access, 0,
-                  {s.warps() * 32, twoFit ? 2 : 1});
+                  {s.warps() * 32, twoFit ? std::max<int64_t>(28 / s.warps(), 2)
+                                          : 1});
   StreamCore core(k, s);
   Ptr ids = k.shared(4 * spec.topk), globals = k.shared(4 * sources);
   V firstQuad = k.block() * s.quads;

@@ -5,13 +5,13 @@
 // bulk copies into a ring of steps (mbarriers; the first ones before the wait for
 // earlier kernels), x by way of registers one to four steps ahead, converted to 16
 // bits, in two buffers. Eight or sixteen warps split a step's units of columns, then
-// rows, then tokens; sums over the units' warps are made in shared memory at the
-// end. Rows are M of the instruction, tokens N.
+// tokens and rows; sums over the units' warps are made in shared memory at the end.
+// Rows are M of the instruction, tokens N.
 //
 //   bytes      weights once a tile of tokens; x once a block, from L2
 //   flops      2 * rows * columns * tokens, of tokens rounded up to 8
-//   registers  at most 64 accumulators, 64 of x on its way (half of that with 16
-//              warps), as many accumulators more for fp8_block's unscaled sums
+//   registers  48 accumulators, 32 of x on its way, 32 of x in use: at most 128;
+//              fp8_block 80, 32, 32 and 16 unscaled sums
 //   shared     at most 98 KB: 2 to 4 steps of weights of up to 40 KB, x
 //   bound by   reading the weights up to 16 tokens; then x, which every SM reads
 //              whole from L2 (64 tokens of 7,168 columns: 1.8 MB a block)
@@ -31,7 +31,7 @@ constexpr int64_t tileShared = 98 * 1024, extraShared = 1024;
 
 /// How a block of the kernel is cut.
 struct TileShape {
-  int64_t warps;     ///< 8, or 16 from 32 tokens on
+  int64_t warps;     ///< 8, or 16 from 32 tokens on; fp8_block: 8
   int64_t tokens;    ///< of a tile
   int64_t allGroups; ///< of 16 rows, over all segments
   int64_t groups;    ///< of a block
@@ -59,7 +59,8 @@ TileShape::TileShape(const LinearSpec &spec, const Gpu &gpu) {
   tokens = 8;
   while (tokens < 64 && tokens < spec.maxTokens)
     tokens *= 2;
-  warps = tokens >= 32 ? 16 : 8;
+  bool fp8 = spec.segments[0].format == Format::FP8Block;
+  warps = tokens >= 32 && !fp8 ? 16 : 8;
   planes = spec.exact ? 2 : 1;
   allGroups = 0;
   for (const MatrixShape &shape : spec.segments)
@@ -68,7 +69,7 @@ TileShape::TileShape(const LinearSpec &spec, const Gpu &gpu) {
   // without more waves of blocks than they need.
   int64_t pair = spec.gated ? 2 : 1;
   bool small = quant::unitColumns(spec.segments[0].format) == 128;
-  int64_t mostSums = warps == 8 ? 16 : small ? 4 : 8;
+  int64_t wantedStage = small ? 24576 : 16384;
   auto best = [&](int64_t groups) {
     int64_t columns = 1024;
     int64_t padded = llvm::alignTo(spec.segments[0].columns, 128);
@@ -79,8 +80,8 @@ TileShape::TileShape(const LinearSpec &spec, const Gpu &gpu) {
       cut(spec, groups, columns);
       bool fits = 2 * stageBytes + 2 * xBytes() + extraShared <= tileShared &&
                   sumBytes() + extraShared <= tileShared &&
-                  warpGroups * warpTiles <= mostSums;
-      if (fits && (stageBytes <= 16384 || columns == 128))
+                  warpGroups * warpTiles <= (fp8 ? 20 : 12);
+      if (fits && (stageBytes <= wantedStage || columns == 128))
         return true;
       if (columns == 128)
         return false;
@@ -93,8 +94,7 @@ TileShape::TileShape(const LinearSpec &spec, const Gpu &gpu) {
     most += pair;
   int64_t waves = llvm::divideCeil(allGroups, most * gpu.multiprocessors);
   int64_t wanted = llvm::divideCeil(allGroups, waves * gpu.multiprocessors);
-  // Every block reads all of x: with many tokens rather fewer blocks than SMs.
-  wanted = llvm::alignTo(std::max<int64_t>(wanted, llvm::divideCeil(tokens, 16)), pair);
+  wanted = llvm::alignTo(std::max<int64_t>(wanted, 1), pair);
   best(std::min(wanted, most));
 }
 
@@ -106,28 +106,35 @@ void TileShape::cut(const LinearSpec &spec, int64_t groupsOfBlock,
   units = columns / quant::unitColumns(format);
   allUnits = quant::packedUnits(format, spec.segments[0].columns);
   steps = llvm::divideCeil(allUnits, units);
-  warpsK = std::min<int64_t>(8, units);
+  // x of a unit is in registers while a warp's groups go by: at most 32, or 16.
+  int64_t xRegisters = quant::unitColumns(format) / 8 * planes;
+  bool wide = quant::unitColumns(format) == 128;
+  int64_t mostTiles = std::max<int64_t>(
+      (format == Format::BF16 ? 8 : tokens >= 32 ? 32 : 16) / xRegisters,
+      1);
+  int64_t tiles = tokens / 8;
+  warpsK = std::min<int64_t>(
+      format == Format::BF16 && tokens >= 32 ? 2 : 8, units);
   unitsPerWarp = units / warpsK;
-  int64_t others = warps / warpsK, tiles = tokens / 8;
+  int64_t others = warps / warpsK;
+  warpsToken = 1;
+  while (warpsToken < others && tiles / warpsToken > mostTiles)
+    warpsToken *= 2;
   warpsRow = 1;
-  while (warpsRow < others && warpsRow < groups)
+  while (warpsRow * warpsToken < others && warpsRow < groups)
     warpsRow *= 2;
   warpsToken = std::min(others / warpsRow, tiles);
   warpGroups = llvm::divideCeil(groups, warpsRow);
   warpTiles = tiles / warpsToken;
   // x of lane (token g, thread t): reads of 8 bytes 8 * t apart, or of 16 bytes
   // 16 * t apart, without bank conflicts.
-  xStride = columns * 2 + (quant::unitColumns(format) == 128 ? 64 : 32);
+  xStride = columns * 2 + (wide ? 64 : 32);
   stageBytes = groups * 4 * units * quant::unitBytes(format);
-  // What a thread of 8 or 16 warps has room for beside its accumulators.
   int64_t values = tokens * columns / (warps * 32) +
                    (spec.norm ? columns / 32 : 0);
-  int64_t room = warpGroups * warpTiles * warps > 64 ? 32 : 64;
-  if (warps == 16 || twoBlocks())
-    room /= 2;
-  // Sums without scales; values that are loaded one by one.
-  if ((warps == 16 && format == Format::FP8Block) ||
-      spec.segments[0].columns % 4 != 0)
+  // What a thread has room for beside its sums, unless values come one by one.
+  int64_t room = warps == 16 ? 16 : 32;
+  if (spec.segments[0].columns % 4 != 0)
     room = 1;
   ahead = std::clamp<int64_t>(room / values, 1, 4);
   stages = 0;
@@ -301,6 +308,16 @@ Vs TileBuilder::computeUnit(ArrayRef<V> acc, V step, V slot, int64_t unit) {
           t * (wide ? 16 : 8);
   Ptr weights = ring + (slot * s.stageBytes + u * unitBytes) +
                 (g >> 2) * quadBytes;
+  // The unit's x for all groups: 8 bytes a step, two steps at once where a word
+  // has two.
+  SmallVector<Vs> xOf;
+  for (int64_t n = 0; n < s.warpTiles; ++n)
+    for (int64_t plane = 0; plane < s.planes; ++plane) {
+      Ptr from = x + (plane * s.tokens + n * 8) * s.xStride;
+      Vs &words = xOf.emplace_back();
+      for (int64_t at = 0; at < unitColumns * 2; at += wide ? 64 : 32)
+        words.append(k.loadWords(from + at, wide ? 4 : 2));
+    }
   Vs next(acc.begin(), acc.end());
   for (int64_t i = 0; i < s.warpGroups; ++i) {
     // A warp without a group of its own here repeats one; finish() drops it.
@@ -319,24 +336,14 @@ Vs TileBuilder::computeUnit(ArrayRef<V> acc, V step, V slot, int64_t unit) {
     if (fp8)
       for (V &v : sums)
         v = k.f32(0);
-    // x of a step is 8 bytes; where a word has two steps, both are read at once.
-    SmallVector<Vs> words(s.warpTiles * s.planes);
-    auto xPair = [&](unsigned number, int64_t n, int64_t plane) {
-      Ptr from = x + (plane * s.tokens + n * 8) * s.xStride;
-      if (!wide)
-        return k.loadWords(from + int64_t(number) * 32, 2);
-      Vs &both = words[n * s.planes + plane];
-      if (number % 2 == 0)
-        both = k.loadWords(from + int64_t(number) * 32, 4);
-      return Vs(both.begin() + number % 2 * 2, both.begin() + number % 2 * 2 + 2);
-    };
     unitSteps(k, format, a + row * 64, b + row * 64, a + 256 + row * 8,
               b + 256 + row * 8, [&](unsigned number, ArrayRef<V> fragment) {
                 for (int64_t n = 0; n < s.warpTiles; ++n)
                   for (int64_t plane = 0; plane < s.planes; ++plane) {
                     int64_t at = (i * s.warpTiles + n) * 4;
                     ArrayRef<V> c = ArrayRef<V>(sums).slice(at, 4);
-                    Vs in = xPair(number, n, plane);
+                    ArrayRef<V> in = ArrayRef<V>(xOf[n * s.planes + plane])
+                                         .slice(number * 2, 2);
                     Vs d = takesHalf(format) ? k.mmaF16(fragment, in, c)
                                              : k.mmaBF16(fragment, in, c);
                     std::copy(d.begin(), d.end(), sums.begin() + at);
