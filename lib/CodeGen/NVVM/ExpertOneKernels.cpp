@@ -112,8 +112,7 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
                k.to64(id) * stride;
     p.tail = p.matrix + tail;
     if (sharedPairs) {
-      Ptr shared =
-          k.select(up, k.buffer(sharedAt + 1), k.buffer(sharedAt));
+      Ptr shared = k.select(up, k.buffer(sharedAt + 1), k.buffer(sharedAt));
       p.matrix = k.select(p.isShared, shared, p.matrix);
       p.tail = k.select(p.isShared, shared + sharedTail, p.tail);
       p.quad = k.select(p.isShared, pair, p.quad);
@@ -136,8 +135,7 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
   auto factors = [&](V row) {
     V pair = k.block() + k.minimum(row >> 2, lastPair) * blocks;
     Place gate = place(pair, k.no()), up = place(pair, k.yes());
-    V weight =
-        k.loadF32(k.buffer(weightsAt) + gate.source * 4, Cached::L2);
+    V weight = k.loadF32(k.buffer(weightsAt) + gate.source * 4, Cached::L2);
     if (gate.isShared)
       weight = k.select(gate.isShared, k.f32(1), weight);
     Vs out = {weight};
@@ -151,8 +149,8 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
   core.init();
   if (sharedPairs)
     k.when((k.block() < sharedPairs) & (k.thread() < 2), [&] {
-      Ptr shared = k.select(k.thread() == 1, k.buffer(sharedAt + 1),
-                            k.buffer(sharedAt));
+      Ptr shared =
+          k.select(k.thread() == 1, k.buffer(sharedAt + 1), k.buffer(sharedAt));
       k.bulkPrefetchL2(shared + k.to64(k.block()) * (s.units * unitBytes),
                        k.i32(s.units * unitBytes));
     });
@@ -251,6 +249,17 @@ StreamShape downOneShape(const ExpertSpec &spec, const Gpu &gpu) {
   int64_t quads = llvm::divideCeil(spec.down.rows, 4);
   s.quads = llvm::divideCeil(quads, blocksFor(gpu, quads, 40));
   s.choose(std::gcd(units, sharedUnits));
+  // A warp an expert, if those are short: few large copies, in two stages.
+  int64_t sources = spec.topk + (sharedUnits ? 1 : 0);
+  if (units <= 4 && sources <= 14 && (!sharedUnits || sharedUnits == units)) {
+    StreamShape each = s;
+    each.warpsK = sources;
+    each.warpsRow = 1;
+    each.stageUnits = units;
+    each.stages = std::min<int64_t>(2, each.rowBlocks());
+    if (each.sharedBytes() <= streamShared)
+      s = each;
+  }
   s.joined = s.stageUnits == units && (!sharedUnits || sharedUnits == units);
   return s;
 }
@@ -274,8 +283,10 @@ Kernel expertsDownOne(KernelSite site, const ExpertSpec &spec, bool residual,
   access.push_back("write");
   unsigned residualAt = access.size() - 2, yAt = access.size() - 1;
   bool twoFit = s.twoFit(site.gpu);
-  KernelBuilder k(site.kernels, site.loc, name, access, 0,
-                  {s.warps() * 32, twoFit ? 2 : 1});
+  // At most 72 registers: fits beside gate and up, whose successor it is.
+  KernelBuilder k(
+      site.kernels, site.loc, name, access, 0,
+      {s.warps() * 32, twoFit ? std::max<int64_t>(28 / s.warps(), 2) : 1});
   StreamCore core(k, s);
   Ptr ids = k.shared(4 * spec.topk), globals = k.shared(4 * sources);
   V firstQuad = k.block() * s.quads;
@@ -323,8 +334,7 @@ Kernel expertsDownOne(KernelSite site, const ExpertSpec &spec, bool residual,
   core.fetchScales([&](V slot, V column) {
     V source = sourceOf(column, scaleColumns);
     V local = column - source * scaleColumns, row = (firstQuad + slot) >> 5;
-    return matrix(source,
-                  k.to64(row * scaleColumns + local) * 4 + tail,
+    return matrix(source, k.to64(row * scaleColumns + local) * 4 + tail,
                   k.to64(row * sharedScaleColumns + local) * 4 + sharedTail);
   });
   if (format == Format::NVFP4)
@@ -369,9 +379,8 @@ Kernel expertsDownOne(KernelSite site, const ExpertSpec &spec, bool residual,
   if (early)
     k.when(k.thread() < s.quads * 4, [&] { finishRow(k.thread(), mine); });
   else
-    k.loop(k.thread(), k.i32(s.quads * 4), k.threads(), [&](V row) {
-      finishRow(row, residual ? added(row) : V());
-    });
+    k.loop(k.thread(), k.i32(s.quads * 4), k.threads(),
+           [&](V row) { finishRow(row, residual ? added(row) : V()); });
   k.finish();
   return kernel;
 }

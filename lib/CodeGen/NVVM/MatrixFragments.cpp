@@ -40,8 +40,7 @@ LinearOperands::LinearOperands(const LinearSpec &spec) {
 }
 
 std::string linearName(StringRef family, const LinearSpec &spec) {
-  std::string name =
-      kernelName(family, formatName(spec.segments[0].format));
+  std::string name = kernelName(family, formatName(spec.segments[0].format));
   for (const MatrixShape &shape : spec.segments)
     name += "_" + std::to_string(shape.rows);
   name = kernelName(name, spec.segments[0].columns, spec.maxTokens);
@@ -108,8 +107,8 @@ std::array<V, 2> packX(KernelBuilder &k, ArrayRef<V> four, bool half) {
   std::array<V, 2> out;
   V factor = k.f32(1.0 / 16);
   for (unsigned i = 0; i < 2; ++i)
-    out[i] = k.clampF16(
-        k.packF16(four[2 * i] * factor, four[2 * i + 1] * factor));
+    out[i] =
+        k.clampF16(k.packF16(four[2 * i] * factor, four[2 * i + 1] * factor));
   return out;
 }
 std::array<V, 2> packRest(KernelBuilder &k, ArrayRef<V> four,
@@ -117,8 +116,7 @@ std::array<V, 2> packRest(KernelBuilder &k, ArrayRef<V> four,
   std::array<V, 2> out;
   V factor = k.f32(half ? 1.0 / 16 : 1);
   for (unsigned i = 0; i < 2; ++i) {
-    auto [low, high] =
-        half ? k.unpackF16(packed[i]) : k.unpackBF16(packed[i]);
+    auto [low, high] = half ? k.unpackF16(packed[i]) : k.unpackBF16(packed[i]);
     V restLow = four[2 * i] * factor - low;
     V restHigh = four[2 * i + 1] * factor - high;
     out[i] = half ? k.clampF16(k.packF16(restLow, restHigh))
@@ -130,8 +128,7 @@ std::array<V, 2> packRest(KernelBuilder &k, ArrayRef<V> four,
 Vs decodeFp4(KernelBuilder &, V w) {
   constexpr int64_t both = 0x8E008E00, magnitude = 0x0E000E00,
                     sign = 0x80008000;
-  return {w & both, (w << 3) & both,
-          ((w << 6) & magnitude) | ((w << 1) & sign),
+  return {w & both, (w << 3) & both, ((w << 6) & magnitude) | ((w << 1) & sign),
           ((w << 9) & magnitude) | ((w << 2) & sign)};
 }
 Vs decodeInt4(KernelBuilder &, V w) {
@@ -167,8 +164,7 @@ static Vs scalePairs(KernelBuilder &k, Format format, Ptr scales) {
 }
 
 void unitSteps(KernelBuilder &k, Format format, Ptr rowA, Ptr rowB, Ptr scalesA,
-               Ptr scalesB,
-               function_ref<void(unsigned, ArrayRef<V>)> step) {
+               Ptr scalesB, function_ref<void(unsigned, ArrayRef<V>)> step) {
   V at = (k.lane() & 3) << 4;
   Vs a = k.loadWords(rowA + at, 4), b = k.loadWords(rowB + at, 4);
   switch (format) {

@@ -59,33 +59,32 @@ public:
     // For each token the sums of the rows, then that of x's squares.
     Vs acc(tile * (rows + 1), k.f32(0));
     bool inside = columns % (warps * 128) == 0;
-    acc = k.loop(
-        k.thread() * 4, k.i32(columns), warps * 128, acc,
-        [&](V column, ArrayRef<V> in) {
-          Vs out(in.begin(), in.end());
-          SmallVector<Vs> w;
-          for (int64_t r = 0; r < rows; ++r)
-            w.push_back(loadFour(k, weights[r], column, columns, Format::F32,
-                                 Cached::Stream, inside));
-          Vs gamma;
-          if (spec.norm)
-            gamma = loadFour(k, k.buffer(operands.gamma), column, columns,
-                             spec.gamma, Cached::Yes, inside);
-          for (int64_t i = 0; i < tile; ++i) {
-            Vs v = loadFour(k, x[i], column, columns, Format::F32, Cached::L2,
-                            inside);
-            V *sum = &out[i * (rows + 1)];
-            for (unsigned j = 0; j < 4; ++j) {
-              if (spec.norm) {
-                sum[rows] = k.fma(v[j], v[j], sum[rows]);
-                v[j] = v[j] * gamma[j];
-              }
-              for (int64_t r = 0; r < rows; ++r)
-                sum[r] = k.fma(w[r][j], v[j], sum[r]);
-            }
-          }
-          return out;
-        });
+    acc = k.loop(k.thread() * 4, k.i32(columns), warps * 128, acc,
+                 [&](V column, ArrayRef<V> in) {
+                   Vs out(in.begin(), in.end());
+                   SmallVector<Vs> w;
+                   for (int64_t r = 0; r < rows; ++r)
+                     w.push_back(loadFour(k, weights[r], column, columns,
+                                          Format::F32, Cached::Stream, inside));
+                   Vs gamma;
+                   if (spec.norm)
+                     gamma = loadFour(k, k.buffer(operands.gamma), column,
+                                      columns, spec.gamma, Cached::Yes, inside);
+                   for (int64_t i = 0; i < tile; ++i) {
+                     Vs v = loadFour(k, x[i], column, columns, Format::F32,
+                                     Cached::L2, inside);
+                     V *sum = &out[i * (rows + 1)];
+                     for (unsigned j = 0; j < 4; ++j) {
+                       if (spec.norm) {
+                         sum[rows] = k.fma(v[j], v[j], sum[rows]);
+                         v[j] = v[j] * gamma[j];
+                       }
+                       for (int64_t r = 0; r < rows; ++r)
+                         sum[r] = k.fma(w[r][j], v[j], sum[r]);
+                     }
+                   }
+                   return out;
+                 });
     for (int64_t i = 0; i < tile * (rows + 1); ++i) {
       if (!spec.norm && i % (rows + 1) == rows)
         continue;
@@ -100,8 +99,8 @@ public:
       store(firstToken + i, tokens, row + r, [&] {
         V y = total(sums, i * (rows + 1) + r);
         if (spec.norm) {
-          V mean = total(sums, i * (rows + 1) + rows) *
-                   k.f32(1.0 / double(columns));
+          V mean =
+              total(sums, i * (rows + 1) + rows) * k.f32(1.0 / double(columns));
           y = y * k.reciprocal(k.sqrt(mean + k.f32(spec.eps)));
         }
         return y;
@@ -116,8 +115,8 @@ private:
     Ptr from{Value(), &k};
     int64_t at = 0;
     for (const LinearSegment &segment : operands.segments) {
-      V local = k.minimum(k.maximum(row - at, k.i32(0)),
-                          k.i32(segment.rows - 1));
+      V local =
+          k.minimum(k.maximum(row - at, k.i32(0)), k.i32(segment.rows - 1));
       Ptr p = k.buffer(segment.weight) + k.to64(local) * (columns * 4);
       from = from.value ? k.select(row >= at, p, from) : p;
       at += segment.rows;
@@ -158,8 +157,7 @@ Kernel linearF32(KernelSite site, const LinearSpec &spec) {
   int64_t tile = spec.maxTokens == 1 ? 1 : 8, rows = 0;
   for (const MatrixShape &shape : spec.segments)
     rows += shape.rows;
-  std::string grid =
-      std::to_string(llvm::divideCeil(rows, F32Builder::rows));
+  std::string grid = std::to_string(llvm::divideCeil(rows, F32Builder::rows));
   if (spec.maxTokens > tile)
     grid = std::string("ceildiv(") + (spec.outputs ? "outputs" : "tokens") +
            ", " + std::to_string(tile) + ") * " + grid;

@@ -30,7 +30,8 @@ struct LinearSegment {
 struct LinearOperands {
   explicit LinearOperands(const LinearSpec &spec);
   llvm::SmallVector<llvm::StringRef> access;
-  llvm::SmallVector<LinearSegment> segments; ///< gated: gate and up, same output
+  llvm::SmallVector<LinearSegment>
+      segments; ///< gated: gate and up, same output
   unsigned gamma = 0, residual = 0, outputs = 0; ///< 0: not there
 };
 

@@ -51,10 +51,10 @@ bool StreamShape::choose(int64_t multiple) {
         if (sharedBytes() > streamShared || (stages == 1 && all > 1))
           continue;
         double ring = std::min(whole, double(ringBytes()));
-        double cost = double(unitsPerWarp() * warpsK) / double(units) *
-                      double(llvm::divideCeil(rowBlocks(), warpsRow) *
-                             warpsRow) /
-                      double(rowBlocks());
+        double cost =
+            double(unitsPerWarp() * warpsK) / double(units) *
+            double(llvm::divideCeil(rowBlocks(), warpsRow) * warpsRow) /
+            double(rowBlocks());
         // What is not on its way when the kernel may begin.
         cost *= 1 + (large ? 0.15 : 0.4) *
                         std::max(0.0, 1 - ring / std::min(whole, 80e3));
@@ -239,9 +239,7 @@ void StreamCore::stageX(const X &x, function_ref<void()> wait,
   int64_t chunks = llvm::divideCeil(columns, 4 * k.threads());
   int64_t round = chunks <= 4 ? chunks : 2;
   V first = k.thread() * 4, square = k.f32(0);
-  auto column = [&](V base, int64_t i) {
-    return base + i * (k.threads() * 4);
-  };
+  auto column = [&](V base, int64_t i) { return base + i * (k.threads() * 4); };
   // Columns of the last round beyond the end load column 0 and store nothing.
   bool whole = columns % (4 * k.threads() * round) == 0;
   auto inside = [&](V c) {
@@ -328,8 +326,9 @@ Vs StreamCore::unit(ArrayRef<V> acc, Ptr a, V rowBlock, V u, bool half) {
       c = k.mmaF16({k.e4m3ToF16(wa[w]), k.e4m3ToF16(wb[w]),
                     k.e4m3ToF16(wa[w] >> 16), k.e4m3ToF16(wb[w] >> 16)},
                    k.loadWords(x + w * 32, 2), c);
-    Ptr scale = scales + (((rowBlock * 4 + (g >> 2)) * s.scaleColumns) +
-                          scaleColumn(u)) * 4;
+    Ptr scale =
+        scales +
+        (((rowBlock * 4 + (g >> 2)) * s.scaleColumns) + scaleColumn(u)) * 4;
     V fa = k.loadF32(scale), fb = k.f32(0);
     if (!half)
       fb = k.loadF32(scale + 2 * s.scaleColumns * 4);
@@ -412,68 +411,70 @@ void StreamCore::run() {
     strideB = k.select(g == t + 4, k.i32(unitX), k.i32(0));
   }
   int64_t unitBytes = quant::unitBytes(s.format);
-  V perRow = even ? k.i32(s.stagesPerRow()) : k.ceilDiv(unitCount, s.stageUnits);
+  V perRow =
+      even ? k.i32(s.stagesPerRow()) : k.ceilDiv(unitCount, s.stageUnits);
   int64_t mostRows = llvm::divideCeil(s.rowBlocks(), s.warpsRow);
   bool refills = s.stagesPerRow() * mostRows > s.stages;
   // Up to two quads are rows 0 to 7; decoding others would be for nothing.
   bool alwaysHalf = s.quads <= 2;
-  bool lastHalf = wide && !alwaysHalf && s.ragged &&
-                  (s.quads % 4 == 1 || s.quads % 4 == 2);
+  bool lastHalf =
+      wide && !alwaysHalf && s.ragged && (s.quads % 4 == 1 || s.quads % 4 == 2);
   // Slot, its parity, stage.
   Vs state = {k.i32(0), k.i32(0), k.i32(0)};
-  k.loop(warpRow, rowBlocks, s.warpsRow, state, [&](V rowBlock,
-                                                               ArrayRef<V> in) {
-    Vs carried(4, k.f32(0));
-    carried.append(in.begin(), in.end());
-    carried = k.loop(k.i32(0), perRow, 1, carried, [&](V at, ArrayRef<V> now) {
-      Vs acc(now.begin(), now.begin() + 4);
-      V slot = now[4], parity = now[5], stage = now[6];
-      k.mbarrierWait(barriers + slot * 8, parity);
-      Ptr from = ring + slot * s.stageBytes() +
-                 (g >> 2) * (s.stageUnits * unitBytes);
-      V u = firstUnit + at * s.stageUnits;
-      Vs before = acc;
-      if (stageFactor)
-        acc = Vs(4, k.f32(0));
-      auto units = [&](bool half) {
-        if (even && s.stageUnits <= 2) {
-          Vs c = acc;
-          for (int64_t i = 0; i < s.stageUnits; ++i)
-            c = unit(c, from + i * unitBytes, rowBlock, u + i, half);
-          return c;
-        }
-        V count = k.i32(s.stageUnits);
-        if (!even)
-          count = k.minimum(count, unitCount - at * s.stageUnits);
-        return k.loop(k.i32(0), count, 1, acc, [&](V i, ArrayRef<V> c) {
-          return unit(c, from + i * unitBytes, rowBlock, u + i, half);
-        });
-      };
-      if (lastHalf)
-        acc = k.ifElse(
-            rowBlock * 4 + 2 < quads, SmallVector<Type>(4, k.f32Type()),
-            [&] { return units(false); }, [&] { return units(true); });
-      else
-        acc = units(alwaysHalf);
-      if (stageFactor) {
-        V factor = stageFactor(u);
-        for (unsigned i = 0; i < 4; ++i)
-          acc[i] = k.fma(acc[i], factor, before[i]);
-      }
-      k.syncWarp();
-      if (refills)
-        k.when(stage + s.stages < stageCount,
-               [&] { issue(stage + s.stages, slot); });
-      V wraps = slot == s.stages - 1;
-      acc.push_back(k.select(wraps, k.i32(0), slot + 1));
-      acc.push_back(k.select(wraps, parity ^ 1, parity));
-      acc.push_back(stage + 1);
-      return acc;
-    });
-    ArrayRef<V> out = carried;
-    flush(out.take_front(4), rowBlock);
-    return Vs(out.begin() + 4, out.end());
-  });
+  k.loop(
+      warpRow, rowBlocks, s.warpsRow, state, [&](V rowBlock, ArrayRef<V> in) {
+        Vs carried(4, k.f32(0));
+        carried.append(in.begin(), in.end());
+        carried =
+            k.loop(k.i32(0), perRow, 1, carried, [&](V at, ArrayRef<V> now) {
+              Vs acc(now.begin(), now.begin() + 4);
+              V slot = now[4], parity = now[5], stage = now[6];
+              k.mbarrierWait(barriers + slot * 8, parity);
+              Ptr from = ring + slot * s.stageBytes() +
+                         (g >> 2) * (s.stageUnits * unitBytes);
+              V u = firstUnit + at * s.stageUnits;
+              Vs before = acc;
+              if (stageFactor)
+                acc = Vs(4, k.f32(0));
+              auto units = [&](bool half) {
+                if (even && s.stageUnits <= 2) {
+                  Vs c = acc;
+                  for (int64_t i = 0; i < s.stageUnits; ++i)
+                    c = unit(c, from + i * unitBytes, rowBlock, u + i, half);
+                  return c;
+                }
+                V count = k.i32(s.stageUnits);
+                if (!even)
+                  count = k.minimum(count, unitCount - at * s.stageUnits);
+                return k.loop(k.i32(0), count, 1, acc, [&](V i, ArrayRef<V> c) {
+                  return unit(c, from + i * unitBytes, rowBlock, u + i, half);
+                });
+              };
+              if (lastHalf)
+                acc = k.ifElse(
+                    rowBlock * 4 + 2 < quads, SmallVector<Type>(4, k.f32Type()),
+                    [&] { return units(false); }, [&] { return units(true); });
+              else
+                acc = units(alwaysHalf);
+              if (stageFactor) {
+                V factor = stageFactor(u);
+                for (unsigned i = 0; i < 4; ++i)
+                  acc[i] = k.fma(acc[i], factor, before[i]);
+              }
+              k.syncWarp();
+              if (refills)
+                k.when(stage + s.stages < stageCount,
+                       [&] { issue(stage + s.stages, slot); });
+              V wraps = slot == s.stages - 1;
+              acc.push_back(k.select(wraps, k.i32(0), slot + 1));
+              acc.push_back(k.select(wraps, parity ^ 1, parity));
+              acc.push_back(stage + 1);
+              return acc;
+            });
+        ArrayRef<V> out = carried;
+        flush(out.take_front(4), rowBlock);
+        return Vs(out.begin() + 4, out.end());
+      });
 }
 
 V StreamCore::sum(V row) {

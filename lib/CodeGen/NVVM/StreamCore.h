@@ -32,8 +32,8 @@ struct StreamShape {
   int64_t warpsK = 1, warpsRow = 1;
   int64_t stageUnits = 1, stages = 1;
   int64_t scaleColumns = 0; ///< fp8_block: scales of a quad
-  bool ragged = false; ///< blocks have different numbers of quads
-  bool joined = false; ///< a stage has all units of its quads: one copy
+  bool ragged = false;      ///< blocks have different numbers of quads
+  bool joined = false;      ///< a stage has all units of its quads: one copy
 
   int64_t warps() const { return warpsK * warpsRow; }
   int64_t unitsPerWarp() const { return llvm::divideCeil(units, warpsK); }
@@ -131,7 +131,7 @@ private:
   StreamShape s;
   Ptr ring, xs, sums, scales, xSums, squares, barriers, zeros;
   V warpK, warpRow, firstUnit, unitCount, stageCount, rowBlocks;
-  Ptr xA, xB;      ///< this lane's x of unit 0
+  Ptr xA, xB;         ///< this lane's x of unit 0
   V strideA, strideB; ///< to the next unit's
   bool even;
 };

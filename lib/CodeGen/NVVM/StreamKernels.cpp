@@ -42,8 +42,8 @@ std::optional<StreamShape> streamShape(const LinearSpec &spec, const Gpu &gpu) {
     s.scaleColumns = llvm::divideCeil(spec.segments[0].columns, 128);
   // Sums of many rows would take the ring's place: rather more blocks.
   int64_t step = spec.gated ? 2 : 1, quads = allQuads(spec);
-  int64_t blocks = gpu.multiprocessors *
-                   llvm::divideCeil(quads, gpu.multiprocessors * 40);
+  int64_t blocks =
+      gpu.multiprocessors * llvm::divideCeil(quads, gpu.multiprocessors * 40);
   s.quads = llvm::alignTo(llvm::divideCeil(quads, blocks), step);
   if (!s.choose(0))
     return std::nullopt;
@@ -103,8 +103,8 @@ Kernel linearStream(KernelSite site, const LinearSpec &spec,
   };
   core.weights = [&](V slot, V unit) {
     return inSegment(slot, [&](const LinearSegment &, Ptr p, V quad) {
-      return p + (k.to64(quad) * s.units + k.to64(unit)) *
-                     quant::unitBytes(format);
+      return p +
+             (k.to64(quad) * s.units + k.to64(unit)) * quant::unitBytes(format);
     });
   };
   core.scaleColumn = [](V unit) { return unit >> 1; };
@@ -200,14 +200,13 @@ Kernel linearStream(KernelSite site, const LinearSpec &spec,
       y = y * factor[0];
     if (added)
       y = y + added;
-    eachSegment(spec, firstQuad + (row >> 2),
-                [&](unsigned i, V inside, V quad) {
-                  const LinearSegment &segment = operands.segments[i];
-                  V place = quad * 4 + (row & 3);
-                  k.when(inside & (place < segment.rows), [&] {
-                    k.store(k.buffer(segment.output) + place * 4, y);
-                  });
-                });
+    eachSegment(
+        spec, firstQuad + (row >> 2), [&](unsigned i, V inside, V quad) {
+          const LinearSegment &segment = operands.segments[i];
+          V place = quad * 4 + (row & 3);
+          k.when(inside & (place < segment.rows),
+                 [&] { k.store(k.buffer(segment.output) + place * 4, y); });
+        });
   };
   if (early)
     k.when(k.thread() < rows,

@@ -5,16 +5,19 @@
 // bulk copies into a ring of steps (mbarriers; the first ones before the wait for
 // earlier kernels), x by way of registers one to four steps ahead, converted to 16
 // bits, in two buffers. Eight or sixteen warps split a step's units of columns, then
-// rows, then tokens; sums over the units' warps are made in shared memory at the
-// end. Rows are M of the instruction, tokens N.
+// tokens and rows; sums over the units' warps are made in shared memory at the end.
+// Rows are M of the instruction, tokens N.
 //
 //   bytes      weights once a tile of tokens; x once a block, from L2
 //   flops      2 * rows * columns * tokens, of tokens rounded up to 8
-//   registers  at most 64 accumulators, 64 of x on its way (half of that with 16
-//              warps), as many accumulators more for fp8_block's unscaled sums
+//   registers  48 accumulators, 32 of x on its way, 32 of x in use: at most 128;
+//              fp8_block 80, 32, 32 and 16 unscaled sums
 //   shared     at most 98 KB: 2 to 4 steps of weights of up to 40 KB, x
-//   bound by   reading the weights up to 16 tokens; then x, which every SM reads
-//              whole from L2 (64 tokens of 7,168 columns: 1.8 MB a block)
+//   bound by   reading the weights for few tokens and many rows; x, which every
+//              block reads whole from L2 in f32, for few rows (8 tokens are as
+//              many bytes as 16 rows of bf16; 64 tokens of 7,168 columns 1.8 MB);
+//              decoding and shared memory for many tokens and rows, where
+//              linearLarge is faster
 //
 //===----------------------------------------------------------------------===//
 #include "KernelSupport.h"
@@ -31,12 +34,13 @@ constexpr int64_t tileShared = 98 * 1024, extraShared = 1024;
 
 /// How a block of the kernel is cut.
 struct TileShape {
-  int64_t warps;     ///< 8, or 16 from 32 tokens on
+  int64_t warps;     ///< 8, or 16 from 32 tokens on; fp8_block: 8
   int64_t tokens;    ///< of a tile
   int64_t allGroups; ///< of 16 rows, over all segments
   int64_t groups;    ///< of a block
   int64_t columns;   ///< of a step
-  int64_t units, unitsPerWarp, allUnits; ///< of a step, of a warp's step, in all
+  int64_t units, unitsPerWarp,
+      allUnits; ///< of a step, of a warp's step, in all
   int64_t steps, stages;
   int64_t warpsK, warpsRow, warpsToken;
   int64_t warpGroups, warpTiles; ///< groups and tiles of 8 tokens of a warp
@@ -59,7 +63,8 @@ TileShape::TileShape(const LinearSpec &spec, const Gpu &gpu) {
   tokens = 8;
   while (tokens < 64 && tokens < spec.maxTokens)
     tokens *= 2;
-  warps = tokens >= 32 ? 16 : 8;
+  bool fp8 = spec.segments[0].format == Format::FP8Block;
+  warps = tokens >= 32 && !fp8 ? 16 : 8;
   planes = spec.exact ? 2 : 1;
   allGroups = 0;
   for (const MatrixShape &shape : spec.segments)
@@ -68,19 +73,18 @@ TileShape::TileShape(const LinearSpec &spec, const Gpu &gpu) {
   // without more waves of blocks than they need.
   int64_t pair = spec.gated ? 2 : 1;
   bool small = quant::unitColumns(spec.segments[0].format) == 128;
-  int64_t mostSums = warps == 8 ? 16 : small ? 4 : 8;
+  int64_t wantedStage = small ? 24576 : 16384;
   auto best = [&](int64_t groups) {
     int64_t columns = 1024;
     int64_t padded = llvm::alignTo(spec.segments[0].columns, 128);
-    while (columns > 128 &&
-           (columns / 2 >= padded || tokens * columns > 8192))
+    while (columns > 128 && (columns / 2 >= padded || tokens * columns > 8192))
       columns /= 2;
     for (;; columns /= 2) {
       cut(spec, groups, columns);
       bool fits = 2 * stageBytes + 2 * xBytes() + extraShared <= tileShared &&
                   sumBytes() + extraShared <= tileShared &&
-                  warpGroups * warpTiles <= mostSums;
-      if (fits && (stageBytes <= 16384 || columns == 128))
+                  warpGroups * warpTiles <= (fp8 ? 20 : 12);
+      if (fits && (stageBytes <= wantedStage || columns == 128))
         return true;
       if (columns == 128)
         return false;
@@ -93,8 +97,7 @@ TileShape::TileShape(const LinearSpec &spec, const Gpu &gpu) {
     most += pair;
   int64_t waves = llvm::divideCeil(allGroups, most * gpu.multiprocessors);
   int64_t wanted = llvm::divideCeil(allGroups, waves * gpu.multiprocessors);
-  // Every block reads all of x: with many tokens rather fewer blocks than SMs.
-  wanted = llvm::alignTo(std::max<int64_t>(wanted, llvm::divideCeil(tokens, 16)), pair);
+  wanted = llvm::alignTo(std::max<int64_t>(wanted, 1), pair);
   best(std::min(wanted, most));
 }
 
@@ -106,28 +109,37 @@ void TileShape::cut(const LinearSpec &spec, int64_t groupsOfBlock,
   units = columns / quant::unitColumns(format);
   allUnits = quant::packedUnits(format, spec.segments[0].columns);
   steps = llvm::divideCeil(allUnits, units);
-  warpsK = std::min<int64_t>(8, units);
+  // x of a unit is in registers while a warp's groups go by: at most 32, or 16.
+  int64_t xRegisters = quant::unitColumns(format) / 8 * planes;
+  bool wide = quant::unitColumns(format) == 128;
+  int64_t mostTiles = std::max<int64_t>((format == Format::BF16 ? 8
+                                         : tokens >= 32         ? 32
+                                                                : 16) /
+                                            xRegisters,
+                                        1);
+  int64_t tiles = tokens / 8;
+  warpsK =
+      std::min<int64_t>(format == Format::BF16 && tokens >= 32 ? 2 : 8, units);
   unitsPerWarp = units / warpsK;
-  int64_t others = warps / warpsK, tiles = tokens / 8;
+  int64_t others = warps / warpsK;
+  warpsToken = 1;
+  while (warpsToken < others && tiles / warpsToken > mostTiles)
+    warpsToken *= 2;
   warpsRow = 1;
-  while (warpsRow < others && warpsRow < groups)
+  while (warpsRow * warpsToken < others && warpsRow < groups)
     warpsRow *= 2;
   warpsToken = std::min(others / warpsRow, tiles);
   warpGroups = llvm::divideCeil(groups, warpsRow);
   warpTiles = tiles / warpsToken;
   // x of lane (token g, thread t): reads of 8 bytes 8 * t apart, or of 16 bytes
   // 16 * t apart, without bank conflicts.
-  xStride = columns * 2 + (quant::unitColumns(format) == 128 ? 64 : 32);
+  xStride = columns * 2 + (wide ? 64 : 32);
   stageBytes = groups * 4 * units * quant::unitBytes(format);
-  // What a thread of 8 or 16 warps has room for beside its accumulators.
-  int64_t values = tokens * columns / (warps * 32) +
-                   (spec.norm ? columns / 32 : 0);
-  int64_t room = warpGroups * warpTiles * warps > 64 ? 32 : 64;
-  if (warps == 16 || twoBlocks())
-    room /= 2;
-  // Sums without scales; values that are loaded one by one.
-  if ((warps == 16 && format == Format::FP8Block) ||
-      spec.segments[0].columns % 4 != 0)
+  int64_t values =
+      tokens * columns / (warps * 32) + (spec.norm ? columns / 32 : 0);
+  // What a thread has room for beside its sums, unless values come one by one.
+  int64_t room = warps == 16 ? 16 : 32;
+  if (spec.segments[0].columns % 4 != 0)
     room = 1;
   ahead = std::clamp<int64_t>(room / values, 1, 4);
   stages = 0;
@@ -209,7 +221,8 @@ Ptr TileBuilder::groupScales(V group) {
   Ptr from{Value(), &k};
   int64_t perRow = llvm::divideCeil(columns, 128);
   eachSegment(group, [&](unsigned i, V inside, V local) {
-    int64_t tail = quant::packedTail(format, operands.segments[i].rows, columns);
+    int64_t tail =
+        quant::packedTail(format, operands.segments[i].rows, columns);
     Ptr p = k.buffer(operands.segments[i].weight) + tail +
             (k.select(inside, local, k.i32(0)) >> 3) * (perRow * 4);
     from = from.value ? k.select(inside, p, from) : p;
@@ -282,8 +295,7 @@ Vs TileBuilder::storeX(ArrayRef<V> x, ArrayRef<V> squares, V step) {
       Ptr to = buffer + token * s.xStride + at + c * 256;
       k.storeWords(to, packed);
       if (s.planes == 2)
-        k.storeWords(to + plane,
-                     packRest(k, four, packed, takesHalf(format)));
+        k.storeWords(to + plane, packRest(k, four, packed, takesHalf(format)));
     }
   }
   return next;
@@ -299,8 +311,18 @@ Vs TileBuilder::computeUnit(ArrayRef<V> acc, V step, V slot, int64_t unit) {
   Ptr x = xs + (step & 1) * s.xBytes() +
           ((wt * (s.warpTiles * 8) + g) * s.xStride + u * (unitColumns * 2)) +
           t * (wide ? 16 : 8);
-  Ptr weights = ring + (slot * s.stageBytes + u * unitBytes) +
-                (g >> 2) * quadBytes;
+  Ptr weights =
+      ring + (slot * s.stageBytes + u * unitBytes) + (g >> 2) * quadBytes;
+  // The unit's x for all groups: 8 bytes a step, two steps at once where a word
+  // has two.
+  SmallVector<Vs> xOf;
+  for (int64_t n = 0; n < s.warpTiles; ++n)
+    for (int64_t plane = 0; plane < s.planes; ++plane) {
+      Ptr from = x + (plane * s.tokens + n * 8) * s.xStride;
+      Vs &words = xOf.emplace_back();
+      for (int64_t at = 0; at < unitColumns * 2; at += wide ? 64 : 32)
+        words.append(k.loadWords(from + at, wide ? 4 : 2));
+    }
   Vs next(acc.begin(), acc.end());
   for (int64_t i = 0; i < s.warpGroups; ++i) {
     // A warp without a group of its own here repeats one; finish() drops it.
@@ -319,29 +341,20 @@ Vs TileBuilder::computeUnit(ArrayRef<V> acc, V step, V slot, int64_t unit) {
     if (fp8)
       for (V &v : sums)
         v = k.f32(0);
-    // x of a step is 8 bytes; where a word has two steps, both are read at once.
-    SmallVector<Vs> words(s.warpTiles * s.planes);
-    auto xPair = [&](unsigned number, int64_t n, int64_t plane) {
-      Ptr from = x + (plane * s.tokens + n * 8) * s.xStride;
-      if (!wide)
-        return k.loadWords(from + int64_t(number) * 32, 2);
-      Vs &both = words[n * s.planes + plane];
-      if (number % 2 == 0)
-        both = k.loadWords(from + int64_t(number) * 32, 4);
-      return Vs(both.begin() + number % 2 * 2, both.begin() + number % 2 * 2 + 2);
-    };
-    unitSteps(k, format, a + row * 64, b + row * 64, a + 256 + row * 8,
-              b + 256 + row * 8, [&](unsigned number, ArrayRef<V> fragment) {
-                for (int64_t n = 0; n < s.warpTiles; ++n)
-                  for (int64_t plane = 0; plane < s.planes; ++plane) {
-                    int64_t at = (i * s.warpTiles + n) * 4;
-                    ArrayRef<V> c = ArrayRef<V>(sums).slice(at, 4);
-                    Vs in = xPair(number, n, plane);
-                    Vs d = takesHalf(format) ? k.mmaF16(fragment, in, c)
-                                             : k.mmaBF16(fragment, in, c);
-                    std::copy(d.begin(), d.end(), sums.begin() + at);
-                  }
-              });
+    unitSteps(
+        k, format, a + row * 64, b + row * 64, a + 256 + row * 8,
+        b + 256 + row * 8, [&](unsigned number, ArrayRef<V> fragment) {
+          for (int64_t n = 0; n < s.warpTiles; ++n)
+            for (int64_t plane = 0; plane < s.planes; ++plane) {
+              int64_t at = (i * s.warpTiles + n) * 4;
+              ArrayRef<V> c = ArrayRef<V>(sums).slice(at, 4);
+              ArrayRef<V> in =
+                  ArrayRef<V>(xOf[n * s.planes + plane]).slice(number * 2, 2);
+              Vs d = takesHalf(format) ? k.mmaF16(fragment, in, c)
+                                       : k.mmaBF16(fragment, in, c);
+              std::copy(d.begin(), d.end(), sums.begin() + at);
+            }
+        });
     int64_t first = i * s.warpTiles * 4, last = first + s.warpTiles * 4;
     for (int64_t at = first; at < last; ++at)
       next[at] = fp8 ? k.fma(sums[at], scale, next[at]) : sums[at];
@@ -378,9 +391,8 @@ void TileBuilder::finish(ArrayRef<V> acc, ArrayRef<V> squares) {
     for (int64_t i = 0; i < tokensOfWarp(); ++i) {
       V mean = k.warpSum(squares[i]) * k.f32(1.0 / double(columns));
       V factor = k.reciprocal(k.sqrt(mean + k.f32(spec.eps)));
-      k.when(k.lane() == 0, [&] {
-        k.store(factors + (k.warp() + i * s.warps) * 4, factor);
-      });
+      k.when(k.lane() == 0,
+             [&] { k.store(factors + (k.warp() + i * s.warps) * 4, factor); });
     }
   V active = wk >= 0;
   if (s.warpsK * s.warpsRow * s.warpsToken < s.warps)
@@ -390,8 +402,8 @@ void TileBuilder::finish(ArrayRef<V> acc, ArrayRef<V> squares) {
     k.when(active & (group < s.groups), [&] {
       for (int64_t n = 0; n < s.warpTiles; ++n) {
         V token = (wt * s.warpTiles + n) * 8 + t * 2;
-        Ptr to = sums + ((wk * s.tokens + token) * s.sumStride() + group * 16 +
-                         g) * 4;
+        Ptr to = sums +
+                 ((wk * s.tokens + token) * s.sumStride() + group * 16 + g) * 4;
         ArrayRef<V> c = acc.slice((i * s.warpTiles + n) * 4, 4);
         k.store(to, c[0]);
         k.store(to + s.sumStride() * 4, c[1]);
@@ -404,8 +416,8 @@ void TileBuilder::finish(ArrayRef<V> acc, ArrayRef<V> squares) {
   auto sumOf = [&](V token, V row) {
     V sum = k.f32(0);
     for (int64_t w = 0; w < s.warpsK; ++w)
-      sum = sum + k.loadF32(sums + ((token + w * s.tokens) * s.sumStride() +
-                                    row) * 4);
+      sum = sum + k.loadF32(sums +
+                            ((token + w * s.tokens) * s.sumStride() + row) * 4);
     return sum;
   };
   auto factorOf = [&](unsigned segment, V token) {
@@ -512,13 +524,12 @@ void TileBuilder::build() {
   size_t squareCount = spec.norm ? tokensOfWarp() : 0;
   carried.append(accCount + squareCount, k.f32(0));
   carried.append({k.i32(0), k.i32(0)}); // slot, parity
-  carried = k.loop(
-      k.i32(0), k.i32(s.steps), 1, carried, [&](V step, ArrayRef<V> in) {
+  carried =
+      k.loop(k.i32(0), k.i32(s.steps), 1, carried, [&](V step, ArrayRef<V> in) {
         ArrayRef<V> acc = in.slice(xCount, accCount);
         V slot = in[in.size() - 2], parity = in[in.size() - 1];
-        Vs squares =
-            storeX(in.take_front(one), in.slice(xCount + accCount, squareCount),
-                   step);
+        Vs squares = storeX(in.take_front(one),
+                            in.slice(xCount + accCount, squareCount), step);
         k.barrier();
         // Every warp is done with the step before: its slot is free.
         V ahead = step + (s.stages - 1);

@@ -106,7 +106,8 @@ TEST(Matrix, ExpertsOfOneToken) {
                        330 * shared};
         expertsGateUpOne(site, odd);
         expertsDownOne(site, odd, true);
-        ExpertSpec tiny{{format, 17, 33}, {format, 33, 17}, 5, 2, 1, 3 * shared};
+        ExpertSpec tiny{{format, 17, 33}, {format, 33, 17}, 5, 2, 1,
+                        3 * shared};
         expertsGateUpOne(site, tiny);
         expertsDownOne(site, tiny, false);
       }
