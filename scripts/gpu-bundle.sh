@@ -31,22 +31,28 @@ cp "$root/test/Integration/check.py" "$root/scripts/gpu-tables.py" "$out/"
 one() {
   local name=$1 kind=$2
   shift 2
+  local log
+  log=$(mktemp)
   mkdir -p "$(dirname "$plans/$name")"
-  if ! "$compile" "$@" --target "$kind" -o "$plans/$name" >"$plans/log" 2>&1; then
-    echo "$name: $(grep error "$plans/log" | head -1)" | tee -a "$out/log/refused"
-    return 0
-  fi
-  # The machine code is all that runs there.
-  if [ -e "$plans/$name/kernels.cubin" ]; then
+  if ! "$compile" "$@" --target "$kind" -o "$plans/$name" >"$log" 2>&1; then
+    echo "$name: $(grep error "$log" | head -1)" | tee -a "$out/log/refused"
+  elif [ -e "$plans/$name/kernels.cubin" ]; then
+    # The machine code is all that runs there.
     python3 "$root/scripts/gpu-tables.py" drop-ptx "$plans/$name"
   fi
+  rm -f "$log"
+}
+# As many at a time as there are processors.
+start() {
+  while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
+  "$@" &
 }
 # pair NAME ARGUMENTS...: for the host, the oracle, and for the GPU.
 pair() {
   local name=$1
   shift
-  one "$name/host" host "$@" --kv-cache-dtype f32
-  one "$name/gpu" "$target" "$@" --kv-cache-dtype bf16
+  start one "$name/host" host "$@" --kv-cache-dtype f32
+  start one "$name/gpu" "$target" "$@" --kv-cache-dtype bf16
 }
 
 for part in $parts; do
@@ -57,6 +63,7 @@ for part in $parts; do
       pair "cases/$(basename "$file" .mlir)" "$file" --synthetic-weights 1 \
         --max-step-tokens 128 --max-context 4096
     done
+    wait
     rm -rf "$plans/src"
     ;;
   goldens)
@@ -78,6 +85,7 @@ for part in $parts; do
         pair "goldens/$name.$format" "$model" --max-step-tokens 128
       done
     done
+    wait
     rm -rf "$plans/models"
     ;;
   kjv)
@@ -87,18 +95,19 @@ for part in $parts; do
     for format in fp8-block nvfp4 int4-g32; do
       "$build/bin/mla-quantize" "$model" --weights $format -o "$plans/q" >/dev/null 2>&1
       pair "kjv/$format" "$plans/q"
+      wait
       rm -rf "$plans/q"
     done
     ;;
   bench)
     python3 "$root/benchmarks/gpu/make_steps.py" "$plans/src"
     for file in "$plans"/src/linear_*.mlir "$plans"/src/experts_*.mlir; do
-      one "bench/$(basename "$file" .mlir)/gpu" "$target" "$file" \
+      start one "bench/$(basename "$file" .mlir)/gpu" "$target" "$file" \
         --synthetic-weights 1 --max-step-tokens 1 --max-context 4096
     done
     for file in "$plans"/src/attention_*.mlir; do
       for cache in bf16 fp8_e4m3; do
-        one "bench/$(basename "$file" .mlir)_$cache/gpu" "$target" "$file" \
+        start one "bench/$(basename "$file" .mlir)_$cache/gpu" "$target" "$file" \
           --synthetic-weights 1 --max-step-tokens 64 --max-context 131072 \
           --kv-cache-dtype $cache
       done
@@ -106,15 +115,17 @@ for part in $parts; do
     for cut in kimi_slice kimi_layers; do
       python3 "$root/benchmarks/gpu/make_steps.py" "$plans/src" $cut
     done
-    one bench/kimi_slice/gpu "$target" "$plans/src/kimi_slice" --ranks 8 --rank 0 \
+    start one bench/kimi_slice/gpu "$target" "$plans/src/kimi_slice" --ranks 8 --rank 0 \
       --collectives=local --synthetic-weights 1 --max-step-tokens 1 \
       --max-context 131072 --kv-cache-dtype fp8_e4m3
-    one bench/kimi_layers/gpu "$target" "$plans/src/kimi_layers" --synthetic-weights 1 \
+    start one bench/kimi_layers/gpu "$target" "$plans/src/kimi_layers" --synthetic-weights 1 \
       --max-step-tokens 4096 --max-context 8192
+    wait
     rm -rf "$plans/src"
     ;;
   esac
 done
+wait
 rm -f "$plans/log"
 # Each host plan holds a library, each plan its launches: they pack ten to one.
 tar -C "$plans" -czf "$out/plans.tar.gz" .

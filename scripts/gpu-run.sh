@@ -109,7 +109,8 @@ for part in $parts; do
       [ -e "$plan/gpu/plan.json" ] || continue
       name=$(basename "$plan")
       case $name in
-      attention_*) settings="1:1024 1:32768 1:131000 32:1024 32:8192 32:32768" ;;
+      attention_8_* | attention_16_*) settings="1:1024 1:32768 1:131000 32:32768" ;;
+      attention_*) settings="1:1024 32:32768" ;;
       kimi_*) settings="1:1024 1:32768" ;;
       *) settings="1:64" ;;
       esac
@@ -121,13 +122,14 @@ for part in $parts; do
           --cache-tokens $((batch * (context + 64))) --json-file "$json" \
           >/dev/null 2>"$work/err"
         verdict "bench $name batch $batch context $context" $?
-        [ -e "$json" ] && python3 "$here/gpu-tables.py" step "$json"
+        [ -e "$json" ] && python3 "$here/gpu-tables.py" step "$json" >>"$out/bench.txt"
       done
     done
     ;;
   esac
   echo "$part: $(($(date +%s) - start)) s"
 done
+[ -e "$out/bench.txt" ] && grep -v "^  " "$out/bench.txt"
 tar -C "$work/json" -czf "$out/compare.tar.gz" .
 python3 "$here/gpu-tables.py" compare "$work"/json/*.[0-9]*.json >"$out/compare.txt" 2>/dev/null
 sort -t' ' -k3 "$out/compare.txt" | awk '{print}' | sort -k3,3gr | head -30

@@ -210,8 +210,10 @@ Code cuModuleGetFunction(Function *function, ModuleHandle, const char *name) {
 Code cuFuncGetAttribute(int *value, int attribute, Function) {
   return *value = attribute == MaxThreadsPerBlock ? 64 : 16, Success;
 }
-Code cuFuncSetAttribute(Function, int, int value) {
-  return fakeCuda.sharedBytes = value, Success;
+Code cuFuncSetAttribute(Function, int attribute, int value) {
+  if (attribute == MaxDynamicSharedSizeBytes)
+    fakeCuda.sharedBytes = value;
+  return Success;
 }
 Code cuFuncGetParamInfo(Function function, size_t index, size_t *offset,
                         size_t *size) {

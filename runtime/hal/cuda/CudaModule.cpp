@@ -123,6 +123,14 @@ CudaDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
           "cuFuncSetAttribute",
           "to give kernel " + kernel.name + " " +
               std::to_string(kernel.sharedBytes) + " bytes of shared memory"));
+    // The same division of cache and shared memory for all: kernels that want
+    // another cannot begin on an SM while one that has this is there. (Measured on
+    // an H200: a pair of kernels took 14 to 20 us without, 14 to 15 with this.)
+    MLA_RETURN_IF_ERROR(check(
+        driver->funcSetAttribute(loaded.function, PreferredSharedMemoryCarveout,
+                                 100),
+        "cuFuncSetAttribute",
+        "to give kernel " + kernel.name + " an SM's shared memory"));
     // The driver reads as many parameters as the kernel has.
     if (driver->funcGetParamInfo) {
       size_t count = 0, offset = 0, size = 0;

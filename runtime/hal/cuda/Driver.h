@@ -68,7 +68,8 @@ enum FunctionAttribute : int {
   MaxThreadsPerBlock = 0,
   SharedSizeBytes = 1,
   NumRegs = 4,
-  MaxDynamicSharedSizeBytes = 8
+  MaxDynamicSharedSizeBytes = 8,
+  PreferredSharedMemoryCarveout = 9 ///< percent of what an SM can have
 };
 
 /// CUjit_option
