@@ -28,13 +28,29 @@ verdict() {
   fi
 }
 
-# same NAME TOLERANCE HOST GPU ARGUMENTS...
+# same NAME TOLERANCE HOST GPU ARGUMENTS...: begins a comparison; a few at a time.
+mkdir -p "$work/status"
 same() {
   local name=$1 tolerance=$2 host=$3 gpu=$4
   shift 4
-  mla-run compare "$host" "$gpu" --tolerance "$tolerance" --poison --json "$@" \
-    >"$work/json/$name.json" 2>"$work/err"
-  verdict "$name" $?
+  while [ "$(jobs -rp | wc -l)" -ge 6 ]; do wait -n || true; done
+  (
+    mla-run compare "$host" "$gpu" --tolerance "$tolerance" --threads 3 --poison \
+      --json "$@" >"$work/json/$name.json" 2>"$work/status/$name.err"
+    echo $? >"$work/status/$name.rc"
+  ) &
+}
+# Waits for the comparisons and counts them.
+settle() {
+  wait
+  local rc name
+  for rc in "$work"/status/*.rc; do
+    [ -e "$rc" ] || continue
+    name=$(basename "$rc" .rc)
+    cp "$work/status/$name.err" "$work/err"
+    verdict "$name" "$(cat "$rc")"
+    rm -f "$rc"
+  done
 }
 
 # Step sizes that use every program: one token, a few, tens, and a prompt.
@@ -51,6 +67,7 @@ for part in $parts; do
           --random $n --seed $n --decode 2
       done
     done
+    settle
     ;;
   goldens)
     for case in "$plans"/goldens/*; do
@@ -65,6 +82,7 @@ for part in $parts; do
           --random $n --seed $n --decode 2
       done
     done
+    settle
     ;;
   kjv)
     model=$root/python-free-examples/models/kjv-tiny
