@@ -53,8 +53,26 @@ settle() {
   done
 }
 
-# Step sizes that use every program: one token, a few, tens, and a prompt.
+# Step sizes that use every program: one token, a few, tens, and a prompt. Two more
+# tokens follow each.
 lengths="1 3 40 100"
+# lengths_of PLAN: those that the plan's context holds.
+lengths_of() {
+  local context n
+  context=$(python3 -c 'import json, sys
+print(json.load(open(sys.argv[1] + "/plan.json"))["model"]["max_positions"])' "$1")
+  for n in $lengths; do [ $((n + 2)) -le "$context" ] && echo "$n"; done
+}
+# beyond NAME PLAN ARGUMENTS...: what is longer than the context must be refused.
+beyond() {
+  local name=$1 plan=$2
+  shift 2
+  [ "$(lengths_of "$plan" | wc -w)" -eq "$(echo $lengths | wc -w)" ] && return
+  mla-run logits "$plan" --ids "$(seq -s, 100)" -o "$work/l.safetensors" "$@" \
+    >"$work/err" 2>&1
+  [ $? -eq 1 ] && grep -q "context of" "$work/err"
+  verdict "$name, refused beyond its context" $?
+}
 
 for part in $parts; do
   start=$(date +%s)
@@ -62,7 +80,8 @@ for part in $parts; do
   cases)
     for case in "$plans"/cases/* "$plans"/synthetic/*; do
       [ -e "$case/gpu/plan.json" ] && [ -e "$case/host/plan.json" ] || continue
-      for n in $lengths; do
+      beyond "$(basename "$case")" "$case/gpu"
+      for n in $(lengths_of "$case/gpu"); do
         same "$(basename "$case").$n" 2e-2 "$case/host" "$case/gpu" \
           --random $n --seed $n --decode 2
       done
@@ -77,7 +96,8 @@ for part in $parts; do
       mkdir -p "$work/models"
       mla-quantize "$root/test/data/goldens/${name%.*}" --weights "${name##*.}" \
         -o "$model" >/dev/null 2>"$work/err" || verdict "$name" 1
-      for n in $lengths; do
+      beyond "$name" "$case/gpu" --checkpoint "$model"
+      for n in $(lengths_of "$case/gpu"); do
         same "$name.$n" 5e-2 "$case/host" "$case/gpu" --checkpoint "$model" \
           --random $n --seed $n --decode 2
       done
@@ -101,7 +121,7 @@ for part in $parts; do
         echo "kjv-tiny $name $kind: $(tr -d '\n' <"$work/json/kjv-$name-$kind.json")"
       done
     done
-    MLA_RUN_OPTIONS="--checkpoint $model" MLA_TOLERANCE=2e-2 MLA_MARGIN=0.1 \
+    MLA_RUN_OPTIONS="--checkpoint $model" MLA_TOLERANCE=5e-2 MLA_MARGIN=0.1 \
       python3 "$here/check.py" kjv "$plans/kjv/bf16/gpu" \
       "$root/test/data/goldens/kjv-tiny" >"$out/kjv.txt" 2>"$work/err"
     verdict "kjv-tiny, logits and greedy text" $?
@@ -109,13 +129,14 @@ for part in $parts; do
     ;;
   hf)
     python3 "$here/gpu-tables.py" hf "$root"/test/data/goldens/{v3_kimi_like,v2_lite_like,v3_yarn,glm4_moe_lite} \
+      "$root/python-free-examples/models/kjv-tiny" \
       2>"$work/err" || head -3 "$work/err"
     ;;
   sanitizer)
     if command -v compute-sanitizer >/dev/null; then
       for case in attention_q_lora moe_nvfp4_nvfp4_shared mlp_int4_g32; do
         [ -e "$plans/cases/$case/gpu" ] || continue
-        compute-sanitizer --error-exitcode 9 mla-run logits "$plans/cases/$case/gpu" \
+        compute-sanitizer --report-api-errors no --error-exitcode 9 mla-run logits "$plans/cases/$case/gpu" \
           --ids 1,2,3 -o "$work/l.safetensors" >"$out/sanitizer-$case.txt" 2>&1
         verdict "compute-sanitizer $case" $?
         tail -1 "$out/sanitizer-$case.txt"

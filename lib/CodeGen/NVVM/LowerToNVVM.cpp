@@ -174,6 +174,15 @@ Value ProgramLowering::takeResidual(Value v, Value &result) {
 void ProgramLowering::lowerLinear(Operation *op, Input x, ValueRange weights,
                                   ValueRange results, Value residual,
                                   bool gated, bool exact) {
+  if (gated && !isPacked(formatOf(weights[0]))) {
+    // In f32 both halves are linears of one launch, the activation another.
+    int64_t width = matrix(weights[0]).rows;
+    Value gate = workspace({"tokens", text(width)}, Format::F32);
+    Value up = workspace({"tokens", text(width)}, Format::F32);
+    lowerLinear(op, x, weights, {gate, up}, {});
+    launch(op, swiglu(site(op), width), {gate, up, results[0]}, {});
+    return;
+  }
   LinearSpec spec;
   spec.maxTokens = maxTokens();
   spec.gated = gated;
