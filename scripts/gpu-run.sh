@@ -4,7 +4,8 @@
 #   run.sh [OUT]      raw results go to OUT (default: log/)
 #
 # The bundle lies in the project's tree or is told where it is: MLA_ROOT.
-# MLA_RUN_PARTS picks from "cases goldens kjv hf sanitizer bench" (default: all).
+# MLA_RUN_PARTS picks from "cases goldens kjv hf sanitizer bench prefill" (default:
+# all).
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=$(mkdir -p "${1:-$here/log}" && cd "${1:-$here/log}" && pwd)
@@ -16,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 plans=$work/plans
 mkdir -p "$plans" "$work/json"
 tar -C "$plans" -xzf "$here/plans.tar.gz"
-parts=${MLA_RUN_PARTS:-cases goldens kjv hf sanitizer bench}
+parts=${MLA_RUN_PARTS:-cases goldens kjv hf sanitizer bench prefill}
 passed=0 failed=0
 
 # verdict NAME STATUS: counts, and names what failed.
@@ -68,7 +69,7 @@ beyond() {
   local name=$1 plan=$2
   shift 2
   [ "$(lengths_of "$plan" | wc -w)" -eq "$(echo $lengths | wc -w)" ] && return
-  mla-run logits "$plan" --ids "$(seq -s, 100)" -o "$work/l.safetensors" "$@" \
+  mla-run logits "$plan" --ids "$(printf '1,%.0s' {1..99})1" -o "$work/l.safetensors" "$@" \
     >"$work/err" 2>&1
   [ $? -eq 1 ] && grep -q "context of" "$work/err"
   verdict "$name, refused beyond its context" $?
@@ -164,6 +165,14 @@ for part in $parts; do
         [ -e "$json" ] && python3 "$here/gpu-tables.py" step "$json" >>"$out/bench.txt"
       done
     done
+    ;;
+  prefill)
+    # Each launch by itself, and what cuBLAS reaches in the same minute.
+    python3 "$here/gpu-tables.py" cublas "$out/cublas.json" 2>"$work/err" || head -3 "$work/err"
+    mla-run bench "$plans/bench/kimi_layers/gpu" --prompt-tokens 4096 --decode-tokens 2 \
+      --cache-tokens 8192 --repeat 3 --profile >"$out/prefill_kimi_layers.txt" 2>"$work/err"
+    verdict "prefill" $?
+    python3 "$here/gpu-tables.py" prefill "$out"
     ;;
   esac
   echo "$part: $(($(date +%s) - start)) s"

@@ -4,6 +4,8 @@
   gpu-tables.py drop-ptx PLAN      leaves the machine code alone in a GPU's plan
   gpu-tables.py step JSON...       tables of mla-run bench --json-file
   gpu-tables.py compare JSON...    one line for each mla-run compare --json
+  gpu-tables.py cublas FILE        writes the rate of a large bf16 product, by torch
+  gpu-tables.py prefill FOLDER     rates of kimi_layers' prefill against that
   gpu-tables.py hf FOLDER...       Hugging Face in bf16 against each golden.json
 """
 
@@ -59,6 +61,54 @@ def compare(*paths):
               + (f", worst {worst['error']:.1e} {worst['name']}" if worst else ""))
 
 
+def cublas(path):
+    import torch
+
+    n = 8192
+    a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(3):
+        a @ b
+    times = []
+    for _ in range(10):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        a @ b
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e-3)
+    with open(path, "w") as f:
+        json.dump({"size": n, "seconds": sorted(times),
+                   "flops_per_second": 2 * n**3 / sorted(times)[5]}, f)
+
+
+def prefill(folder):
+    """4096 tokens from position 0 on, Kimi's dimensions, 64 heads, 8 of 64 experts."""
+    with open(os.path.join(folder, "cublas.json")) as f:
+        peak = json.load(f)["flops_per_second"]
+    tokens, pairs = 4096, 4096 * 8
+    products = {
+        "linear_large_bf16_1536_576_7168": tokens * 2112 * 7168,
+        "linear_large_bf16_12288_1536": tokens * 12288 * 1536,
+        "linear_large_bf16_7168_8192": tokens * 7168 * 8192,
+        "linear_large_bf16_2048_2048_7168": tokens * 4096 * 7168,
+        "linear_large_bf16_7168_2048": tokens * 7168 * 2048,
+        "experts_gate_up_bf16_2048_7168": pairs * 4096 * 7168,
+        "experts_down_bf16_7168_2048": pairs * 7168 * 2048,
+        "latent_attention_prefill": tokens * (tokens + 1) // 2 * 64 * (576 + 512),
+    }
+    print(f"cuBLAS bf16 8192^3: {peak / 1e12:.0f} TFLOP/s")
+    with open(os.path.join(folder, "prefill_kimi_layers.txt")) as f:
+        for line in f:
+            fields = line.split()
+            if len(fields) < 6 or not fields[4].startswith("prefill"):
+                continue
+            for name, products_ in products.items():
+                if fields[5].startswith(name):
+                    rate = 2 * products_ / (float(fields[3]) * 1e-6)
+                    print(f"  {float(fields[3]):8.0f} us  {rate / 1e12:5.0f} TFLOP/s "
+                          f"{100 * rate / peak:3.0f}%  {fields[5]}")
+
+
 def kjv(torch, transformers, folder):
     from safetensors.torch import load_file
 
@@ -101,7 +151,8 @@ def hf(*folders):
 
 
 if __name__ == "__main__":
-    jobs = {"drop-ptx": drop_ptx, "step": step, "compare": compare, "hf": hf}
+    jobs = {"drop-ptx": drop_ptx, "step": step, "compare": compare,
+            "cublas": cublas, "prefill": prefill, "hf": hf}
     if len(sys.argv) < 3 or sys.argv[1] not in jobs:
         sys.exit(__doc__)
     jobs[sys.argv[1]](*sys.argv[2:])

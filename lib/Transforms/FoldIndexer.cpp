@@ -43,7 +43,8 @@ struct FoldIndexerPass : mla::impl::FoldIndexerPassBase<FoldIndexerPass> {
       return;
     if (int64_t(indexer.getTopk()) < maxContext) {
       op.emitRemark("keeps its selection: the indexer chooses ")
-          << indexer.getTopk() << " of up to " << maxContext << " positions";
+          << indexer.getTopk() << " of up to " << int64_t(maxContext)
+          << " positions";
       return;
     }
     op.getSelectedMutable().clear();

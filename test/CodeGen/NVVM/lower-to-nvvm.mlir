@@ -39,7 +39,7 @@ func.func @step(%ids: tensor<?xi32>, %batch: !mla.batch) -> tensor<?x64xf32> {
 // CHECK-NOT: mla.launch @rms_norm
 // CHECK: mla.get_weight @fp4 {view = #mla.view<layout = packed, format = "nvfp4",
 // CHECK: mla.launch @linear_stream_nvfp4_256_256_1_norm_bf16_358637bd_residual grid
-// CHECK-SAME: for "mla.linear" reads "36
+// CHECK-SAME: for "mla.linear" reads "37120"
 // CHECK-NOT: mla.launch @add
 // CHECK: mla.get_weight @f32 {view = #mla.view<layout = rows, format = "f32",
 // CHECK: mla.launch @linear_f32_
