@@ -19,12 +19,15 @@
 // slower: one warp a scheduler does not fill the tensor cores.)
 //
 // Shared memory: 4 tiles of 16 rows with 16 bytes between rows (no bank conflicts;
-// a warp copies 2 rows of a tile), 74,752 bytes in 16-bit formats, 37,888 in FP8; 16,384 of
-// partial scores, 2,048 of probabilities,
-// 4,096 of notes.
+// a warp copies 2 rows of a tile), 74,752 bytes in 16-bit formats, 37,888 in FP8;
+// 16,384 of partial scores, 2,048 of probabilities, 4,096 of notes.
+// (3 tiles, with a part of the queries in shared memory instead, are 5% slower: the
+// groups then hold each other up.)
 //
 // A pair and row costs 2 * (576 + 512) flops; 64 pairs share the 1,152 bytes (FP8:
-// 576) of a row. Bound by the issue rate of mma.sync and, in FP8, of conversions.
+// 576) of a row. Bound by the tensor cores' instructions and by waiting: on an H200
+// the same instructions run 1.6 times as fast in linearLarge(), which has no barriers
+// in its loop.
 //
 // Rows from the end of a sequence on are zeros with probability 0, so nothing
 // unwritten is read.
