@@ -8,6 +8,7 @@
 #define MLA_LIB_CODEGEN_NVVM_LOWERTONVVM_H
 
 #include "Kernels.h"
+#include "mla/Quant/Pack.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <map>
 #include <tuple>
@@ -124,6 +125,26 @@ private:
   /// Rows in 16 bits, of (rows, norm, name of packRows()).
   std::map<std::tuple<void *, void *, std::string>, mlir::Value> packedRows;
 };
+
+//===--- Inside --------------------------------------------------------------===//
+
+inline WeightType weightType(mlir::Value v) { return llvm::cast<WeightType>(v.getType()); }
+inline Format formatOf(mlir::Value weight) { return weightType(weight).getFormat(); }
+inline MatrixShape matrix(mlir::Value weight) {
+  WeightType type = weightType(weight);
+  unsigned rank = type.getRank();
+  return {type.getFormat(), type.getDim(rank - 2), type.getDim(rank - 1)};
+}
+inline std::string text(int64_t n) { return std::to_string(n); }
+
+/// Whether a matrix is multiplied by tensor cores, from packed memory; others
+/// are in f32.
+inline bool isPacked(Format format) { return quant::canPack(format); }
+
+inline int64_t bytesInMemory(MatrixShape m) {
+  return isPacked(m.format) ? quant::packedBytes(m.format, m.rows, m.columns)
+                            : m.rows * m.columns * 4;
+}
 
 } // namespace mla::nvvm
 

@@ -1,0 +1,246 @@
+//===- LowerMatrices.cpp - linears and experts to launches ----------------===//
+//
+// Part of mla. The part of ProgramLowering that multiplies by weights.
+//
+//===----------------------------------------------------------------------===//
+#include "LargeKernels.h"
+#include "LowerToNVVM.h"
+
+using namespace mlir;
+using namespace mla;
+using namespace mla::nvvm;
+
+//===----------------------------------------------------------------------===//
+// Matrices
+//===----------------------------------------------------------------------===//
+
+void ProgramLowering::lowerLinear(Operation *op, Input x, ValueRange weights,
+                                  ValueRange results, Value residual,
+                                  bool gated, bool exact) {
+  if (gated && !isPacked(formatOf(weights[0]))) {
+    // In f32 both halves are linears of one launch, the activation another.
+    int64_t width = matrix(weights[0]).rows;
+    Value gate = workspace({"tokens", text(width)}, Format::F32);
+    Value up = workspace({"tokens", text(width)}, Format::F32);
+    lowerLinear(op, x, weights, {gate, up}, {});
+    launch(op, swiglu(site(op), width), {gate, up, results[0]}, {});
+    return;
+  }
+  LinearSpec spec;
+  spec.maxTokens = maxTokens();
+  spec.gated = gated;
+  spec.exact = exact;
+  spec.residual = !!residual;
+  SmallVector<Value> operands;
+  int64_t bytes = 0;
+  bool isF32 = !isPacked(formatOf(weights[0]));
+  for (auto [i, w] : llvm::enumerate(weights)) {
+    MatrixShape m = matrix(w);
+    bytes += bytesInMemory(m);
+    if (isF32) {
+      m.format = Format::F32;
+      operands.push_back(
+          view(w, ViewLayout::Rows, Format::F32, 0, 1, m.rows, m.rows, false));
+    } else {
+      operands.push_back(packed(w));
+    }
+    spec.segments.push_back(m);
+    if (!gated)
+      operands.push_back(results[i]);
+  }
+  if (gated)
+    operands.push_back(results[0]);
+  if (residual)
+    operands.push_back(residual);
+  launchLinear(op, spec, x, operands, bytes);
+}
+
+void ProgramLowering::launchLinear(Operation *op, LinearSpec spec, Input x,
+                                   ArrayRef<Value> operands,
+                                   int64_t weightBytes) {
+  std::string count = spec.outputs ? "outputs" : "tokens";
+  SmallVector<Value> all{x.rows};
+  if (x.norm) {
+    spec.norm = true;
+    spec.gamma = formatOf(x.norm.getWeight());
+    spec.eps = x.norm.getEps().convertToDouble();
+    all.push_back(rows(x.norm.getWeight()));
+  }
+  int64_t weightRows = 0;
+  for (const MatrixShape &m : spec.segments)
+    weightRows += m.rows;
+  // Tens of tokens too, if there are rows enough for a block of these on every
+  // other multiprocessor: measured on an H200, twice as fast as tiles at 20,480
+  // rows, as fast at 2,112.
+  bool large = isLarge() || (maxTokens() > 16 && weightRows >= 8192);
+  if (large && isPacked(spec.segments[0].format)) {
+    ArrayRef<Value> rest = operands;
+    if (spec.outputs) {
+      all.push_back(rest.back());
+      rest = rest.drop_back();
+    }
+    std::string name = packedRowsName(spec);
+    Value &x16 = packedRows[{x.rows.getAsOpaquePointer(),
+                             x.norm ? x.norm.getOperation() : nullptr, name}];
+    if (!x16) {
+      // Bytes; there is no format for these alone.
+      x16 = workspace({"ceildiv(" + count + ", 16)",
+                       text(packedRowsBytes(spec))},
+                      Format::FP8E4M3);
+      all.push_back(x16);
+      launch(op, packRows(site(op), spec), all, {count});
+    }
+    all = {x16};
+    all.append(rest.begin(), rest.end());
+    launch(op, linearLarge(site(op), spec), all, {count}, text(weightBytes));
+    return;
+  }
+  all.append(operands.begin(), operands.end());
+  bool isF32 = spec.segments[0].format == Format::F32;
+  launch(op, isF32 ? linearF32(site(op), spec) : linear(site(op), spec), all,
+         {count}, text(weightBytes));
+}
+
+void ProgramLowering::lowerHead(LMHeadOp op) {
+  MatrixShape m = matrix(op.getWeight());
+  LinearSpec spec;
+  spec.maxTokens = maxTokens();
+  spec.outputs = true;
+  Input x = input(op.getX());
+  std::string vocab = text(m.rows);
+  // A rank's part of the vocabulary is gathered first.
+  bool whole = llvm::any_of(op->getUsers(), llvm::IsaPred<func::ReturnOp>);
+  Value logits = whole ? port("logits", {"outputs", vocab}, Format::F32)
+                       : workspace({"outputs", vocab}, Format::F32);
+  mapped[op.getResult()] = logits;
+  int64_t bytes = bytesInMemory(m);
+  bool isF32 = !isPacked(m.format);
+  if (isF32)
+    m.format = Format::F32;
+  spec.segments.push_back(m);
+  Value weight = isF32 ? view(op.getWeight(), ViewLayout::Rows, Format::F32, 0,
+                              1, m.rows, m.rows, false)
+                       : packed(op.getWeight());
+  launchLinear(op, spec, x,
+               {weight, logits, port("outputs", {"outputs"}, Format::I32)},
+               bytes);
+}
+
+//===----------------------------------------------------------------------===//
+// Experts
+//===----------------------------------------------------------------------===//
+
+void ProgramLowering::lowerExperts(Operation *op, Input x, Value indices,
+                                   Value weights, Value gate, Value up,
+                                   Value down, ValueRange shared,
+                                   Value residual, Value out) {
+  auto topkText = cast<BufferType>(indices.getType()).getShape()[1].getValue();
+  ExpertSpec spec;
+  spec.gate = matrix(gate);
+  spec.down = matrix(down);
+  spec.experts = weightType(gate).getDim(0);
+  spec.topk = std::stoll(topkText.str());
+  spec.maxTokens = maxTokens();
+  int64_t gateBytes = 2 * bytesInMemory(spec.gate);
+  int64_t downBytes = bytesInMemory(spec.down);
+  if (maxTokens() == 1) {
+    SmallVector<Value> first{x.rows};
+    if (x.norm) {
+      spec.norm = true;
+      spec.gamma = formatOf(x.norm.getWeight());
+      spec.eps = x.norm.getEps().convertToDouble();
+      first.push_back(rows(x.norm.getWeight()));
+    }
+    first.append({indices, weights, packed(gate), packed(up)});
+    SmallVector<Value> second{Value(), indices, packed(down)};
+    bool joined = !shared.empty() && formatOf(shared[0]) == spec.gate.format &&
+                  formatOf(shared[1]) == spec.gate.format &&
+                  formatOf(shared[2]) == spec.down.format;
+    int64_t sharedGate = 0, sharedDown = 0;
+    if (joined) {
+      spec.sharedRows = matrix(shared[0]).rows;
+      sharedGate = 2 * bytesInMemory(matrix(shared[0]));
+      sharedDown = bytesInMemory(matrix(shared[2]));
+      first.append({packed(shared[0]), packed(shared[1])});
+      second.push_back(packed(shared[2]));
+    }
+    Value h = workspace(
+        {text(spec.topk * spec.gate.rows + spec.sharedRows)}, Format::F32);
+    first.push_back(h);
+    second[0] = h;
+    if (!joined && !shared.empty()) {
+      Value sum = workspace({"tokens", text(spec.down.rows)}, Format::F32);
+      Value inner =
+          workspace({"tokens", text(matrix(shared[0]).rows)}, Format::F32);
+      lowerLinear(op, x, shared.take_front(2), {inner}, {}, /*gated=*/true);
+      lowerLinear(op, {inner, nullptr}, {shared[2]}, {sum}, residual);
+      residual = sum;
+    }
+    launch(op, expertsGateUpOne(site(op), spec), first, {},
+           text(spec.topk * gateBytes + sharedGate));
+    if (residual)
+      second.push_back(residual);
+    second.push_back(out);
+    launch(op, expertsDownOne(site(op), spec, !!residual), second, {},
+           text(spec.topk * downBytes + sharedDown));
+    return;
+  }
+  std::string pairs = "tokens * " + text(spec.topk);
+  std::string slots = "min(" + pairs + ", " + text(spec.experts) + ")";
+  SmallVector<Value> addends;
+  if (!shared.empty()) {
+    Value sum = workspace({"tokens", text(spec.down.rows)}, Format::F32);
+    Value inner =
+        workspace({"tokens", text(matrix(shared[0]).rows)}, Format::F32);
+    lowerLinear(op, x, shared.take_front(2), {inner}, {}, /*gated=*/true);
+    lowerLinear(op, {inner, nullptr}, {shared[2]}, {sum}, residual);
+    addends.push_back(sum);
+  } else if (residual) {
+    addends.push_back(residual);
+  }
+  Value order = workspace({pairs}, Format::I32);
+  Value active = workspace({slots}, Format::I32);
+  Value offsets = workspace({slots + " + 1"}, Format::I32);
+  Value count = workspace({"1"}, Format::I32);
+  launch(op, moeGroup(site(op), spec.experts, spec.topk, maxTokens()),
+         {indices, order, active, offsets, count}, {"tokens"});
+  Value h = workspace({pairs, text(spec.gate.rows)}, Format::F32);
+  launch(op, expertsGateUp(site(op), spec),
+         {x.rows, order, active, offsets, count, packed(gate), packed(up), h},
+         {"tokens"}, slots + " * " + text(gateBytes));
+  Value y = workspace({pairs, text(spec.down.rows)}, Format::F32);
+  launch(op, expertsDown(site(op), spec),
+         {h, order, active, offsets, count, packed(down), y}, {"tokens"},
+         slots + " * " + text(downBytes));
+  SmallVector<Value> operands{y, weights};
+  operands.append(addends);
+  operands.push_back(out);
+  launch(op,
+         moeCombine(site(op), spec.down.rows, spec.topk, addends.size()),
+         operands, {});
+}
+
+void ProgramLowering::lowerMoE(MoEOp op) {
+  RoutingAttr routing = op.getRouting();
+  int64_t experts = weightType(op.getRouter()).getDim(0);
+  std::string topk = text(routing.getTopk());
+  Value logits = workspace({"tokens", text(experts)}, Format::F32);
+  Input x =
+      maxTokens() == 1 ? input(op.getX()) : Input{get(op.getX()), nullptr};
+  lowerLinear(op, x, {op.getRouter()}, {logits}, {}, /*gated=*/false,
+              /*exact=*/true);
+  Value indices = workspace({"tokens", topk}, Format::I32);
+  Value weights = workspace({"tokens", topk}, Format::F32);
+  std::optional<Format> bias;
+  SmallVector<Value> operands{logits};
+  if (op.getBias()) {
+    bias = formatOf(op.getBias());
+    operands.push_back(rows(op.getBias()));
+  }
+  operands.append({indices, weights});
+  launch(op, route(site(op), routing, experts, bias), operands, {});
+  Value out = op.getResult();
+  Value residual = takeResidual(out, out);
+  lowerExperts(op, x, indices, weights, op.getGate(), op.getUp(), op.getDown(),
+               op.getShared(), residual, result(out));
+}
