@@ -15,10 +15,6 @@ static std::string formatText(Format format) {
   return std::string(formatName(format));
 }
 
-static bool standsAlone(Format format) {
-  return elementBytes(format).has_value();
-}
-
 /// Latent caches in any format, others in f32.
 static Refusal needsCacheFormats(Operation *op) {
   for (Type type : op->getOperandTypes())
@@ -30,13 +26,9 @@ static Refusal needsCacheFormats(Operation *op) {
   return std::nullopt;
 }
 
-/// Weights in f32, bf16 or f16: elements that stand alone.
-static Refusal needsPlainWeights(Operation *op) {
-  for (Type type : op->getOperandTypes())
-    if (auto weight = dyn_cast<WeightType>(type))
-      if (!standsAlone(weight.getFormat()))
-        return "needs weights in f32, bf16 or f16, found " +
-               formatText(weight.getFormat());
+static Refusal needsPlainWeightsAndCaches(Operation *op) {
+  if (Refusal wrong = needsPlainWeights(op))
+    return wrong;
   return needsCacheFormats(op);
 }
 
@@ -44,20 +36,11 @@ static Refusal needsPlainWeights(Operation *op) {
 /// the latent caches may be in any.
 static Refusal any(Operation *) { return std::nullopt; }
 
-/// Ranks on the host do not exchange rows.
-template <typename Op> static Refusal needsLocal(Operation *op) {
-  auto collective = cast<Op>(op);
-  if (collective.getLocal())
-    return std::nullopt;
-  return "needs local collectives, found an exchange among " +
-         std::to_string(collective.getRanks()) + " ranks";
-}
-
 const Target &mla::hostTarget() {
   static const Lowering lowerings[] = {
-      {"embedding", "mla.embedding", needsPlainWeights},
-      {"rms_norm", "mla.rms_norm", needsPlainWeights},
-      {"layer_norm", "mla.layer_norm", needsPlainWeights},
+      {"embedding", "mla.embedding", needsPlainWeightsAndCaches},
+      {"rms_norm", "mla.rms_norm", needsPlainWeightsAndCaches},
+      {"layer_norm", "mla.layer_norm", needsPlainWeightsAndCaches},
       {"linear", "mla.linear", any},
       {"joined_linear", "mla.joined_linear", any},
       {"gated_linear", "mla.gated_linear", any},
@@ -68,17 +51,17 @@ const Target &mla::hostTarget() {
       {"rotary_embedding", "mla.rotary_embedding", any},
       {"rope", "mla.rope", any},
       {"cache_write", "mla.cache_write", needsCacheFormats},
-      {"latent_cache_write", "mla.latent_cache_write", needsPlainWeights},
+      {"latent_cache_write", "mla.latent_cache_write", needsPlainWeightsAndCaches},
       {"attention", "mla.attention", needsCacheFormats},
       {"absorb_query", "mla.absorb_query", any},
       {"latent_attention", "mla.latent_attention", any},
       {"expand_value", "mla.expand_value", any},
       {"indexer", "mla.indexer", needsCacheFormats},
-      {"route", "mla.route", needsPlainWeights},
+      {"route", "mla.route", needsPlainWeightsAndCaches},
       {"experts", "mla.experts", any},
       {"moe", "mla.moe", any},
-      {"all_reduce_local", "mla.all_reduce", needsLocal<AllReduceOp>},
-      {"all_gather_local", "mla.all_gather", needsLocal<AllGatherOp>},
+      {"all_reduce_local", "mla.all_reduce", needsLocalCollective},
+      {"all_gather_local", "mla.all_gather", needsLocalCollective},
   };
   static const Target host{"host", lowerings};
   return host;

@@ -50,3 +50,20 @@ bool mla::isTensorLevelOp(Operation *op) {
          !isa<WeightOp, GetWeightOp, CacheOp, GetCacheOp, ProgramOp, PortOp,
               WorkspaceOp, LaunchOp>(op);
 }
+
+Refusal mla::needsPlainWeights(Operation *op) {
+  for (Type type : op->getOperandTypes())
+    if (auto weight = dyn_cast<WeightType>(type))
+      if (!elementBytes(weight.getFormat()))
+        return "needs weights in f32, bf16 or f16, found " +
+               std::string(formatName(weight.getFormat()));
+  return std::nullopt;
+}
+
+Refusal mla::needsLocalCollective(Operation *op) {
+  if (op->hasAttr("local"))
+    return std::nullopt;
+  auto ranks = op->getAttrOfType<IntegerAttr>("ranks");
+  return "needs local collectives, found an exchange among " +
+         std::to_string(ranks ? ranks.getInt() : 0) + " ranks";
+}

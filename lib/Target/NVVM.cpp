@@ -18,16 +18,6 @@ static std::string formatText(Format format) {
 
 static Refusal any(Operation *) { return std::nullopt; }
 
-/// Elements that stand alone: what is read row by row.
-static Refusal needsPlainWeights(Operation *op) {
-  for (Type type : op->getOperandTypes())
-    if (auto weight = dyn_cast<WeightType>(type))
-      if (!elementBytes(weight.getFormat()))
-        return "needs weights in f32, bf16 or f16, found " +
-               formatText(weight.getFormat());
-  return std::nullopt;
-}
-
 /// Latent caches in 16 or 8 bits.
 static Refusal needsCacheFormat(Operation *op) {
   for (Type type : op->getOperandTypes())
@@ -73,15 +63,6 @@ static Refusal needsPackedStacks(Operation *op) {
   return std::nullopt;
 }
 
-/// Ranks do not exchange rows yet.
-template <typename Op> static Refusal needsLocal(Operation *op) {
-  auto collective = cast<Op>(op);
-  if (collective.getLocal())
-    return std::nullopt;
-  return "needs local collectives, found an exchange among " +
-         std::to_string(collective.getRanks()) + " ranks";
-}
-
 ArrayRef<Lowering> mla::gpuLowerings() {
   static const Lowering lowerings[] = {
       {"embedding", "mla.embedding", needsPlainWeights},
@@ -102,8 +83,8 @@ ArrayRef<Lowering> mla::gpuLowerings() {
       {"route", "mla.route", needsPlainWeights},
       {"experts", "mla.experts", needsPackedStacks},
       {"moe", "mla.moe", needsPackedStacks},
-      {"all_reduce_local", "mla.all_reduce", needsLocal<AllReduceOp>},
-      {"all_gather_local", "mla.all_gather", needsLocal<AllGatherOp>},
+      {"all_reduce_local", "mla.all_reduce", needsLocalCollective},
+      {"all_gather_local", "mla.all_gather", needsLocalCollective},
   };
   return lowerings;
 }

@@ -6,6 +6,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Kernels.h"
+#include "lib/CodeGen/Emit/ProgramWriter.h"
 #include "mla/CodeGen/Host/Passes.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -36,14 +37,12 @@ host::MatrixShape matrix(Value weight) {
 }
 
 /// Lowers the step function into one program.
-class ProgramLowering {
+class ProgramLowering : public ProgramWriter {
 public:
   ProgramLowering(ProgramOp program, ModuleOp kernels)
-      : b(OpBuilder::atBlockEnd(&program.getBody().front())),
-        kernels(kernels) {}
+      : ProgramWriter(program, kernels) {}
 
   LogicalResult lower(func::FuncOp step);
-  int64_t launches = 0;
 
 private:
   LogicalResult lowerOp(Operation *op);
@@ -64,78 +63,7 @@ private:
 
   /// The program's value for a value of the function.
   Value get(Value v) { return mapped.lookup(v); }
-  Value port(StringRef name, ArrayRef<StringRef> shape, Format format);
-  /// The bits of an FP8 cache's scale as a scalar; nothing for other caches.
-  std::optional<std::string> cacheScale(Value cache);
-  Value positions() { return port("positions", {"tokens"}, Format::I32); }
-  Value sequence() { return port("sequence", {"tokens"}, Format::I32); }
-  Value pageTable() {
-    return port("page_table", {"sequences", "pages"}, Format::I32);
-  }
-  Value workspace(ArrayRef<std::string> shape, Format format);
-  /// A new workspace for a result of the function.
-  Value result(Value v);
-  void launch(Operation *op, StringRef kernel, const std::string &grid,
-              ValueRange operands, ArrayRef<StringRef> scalars = {});
-
-  OpBuilder b;
-  ModuleOp kernels;
-  llvm::DenseMap<Value, Value> mapped; ///< function value -> program value
-  llvm::StringMap<Value> ports;
-  llvm::DenseMap<Value, std::string> valueNames;
 };
-
-Value ProgramLowering::port(StringRef name, ArrayRef<StringRef> shape,
-                            Format format) {
-  Value &v = ports[name];
-  if (!v) {
-    SmallVector<StringAttr> dims;
-    for (StringRef d : shape)
-      dims.push_back(b.getStringAttr(d));
-    OpBuilder::InsertionGuard guard(b);
-    b.setInsertionPointToStart(b.getInsertionBlock());
-    v = PortOp::create(b, b.getUnknownLoc(),
-                       BufferType::get(b.getContext(), dims, format), name);
-  }
-  return v;
-}
-
-std::optional<std::string> ProgramLowering::cacheScale(Value cache) {
-  auto get = cache.getDefiningOp<GetCacheOp>();
-  auto module = kernels->getParentOfType<ModuleOp>();
-  auto scale = module.lookupSymbol<CacheOp>(get.getName()).getScale();
-  if (!scale)
-    return std::nullopt;
-  return std::to_string(scale->bitcastToAPInt().getZExtValue());
-}
-
-Value ProgramLowering::workspace(ArrayRef<std::string> shape, Format format) {
-  SmallVector<StringAttr> dims;
-  for (const std::string &d : shape)
-    dims.push_back(b.getStringAttr(d));
-  return WorkspaceOp::create(b, b.getUnknownLoc(),
-                             BufferType::get(b.getContext(), dims, format),
-                             IntegerAttr(), StringAttr());
-}
-
-Value ProgramLowering::result(Value v) {
-  auto type = cast<RankedTensorType>(v.getType());
-  Format format =
-      type.getElementType().isF32() ? Format::F32 : Format::I32;
-  Value buffer =
-      workspace({"tokens", std::to_string(type.getDimSize(1))}, format);
-  buffer.getDefiningOp<WorkspaceOp>().setValue(valueNames.lookup(v));
-  return mapped[v] = buffer;
-}
-
-void ProgramLowering::launch(Operation *op, StringRef kernel,
-                             const std::string &grid, ValueRange operands,
-                             ArrayRef<StringRef> scalars) {
-  LaunchOp::create(b, op->getLoc(), FlatSymbolRefAttr::get(b.getContext(), kernel),
-                   b.getStringAttr(grid), operands, b.getStrArrayAttr(scalars),
-                   b.getStringAttr(originOf(op)), StringAttr());
-  ++launches;
-}
 
 void ProgramLowering::lowerLinear(Operation *op, Value x, ValueRange weights,
                                   ValueRange results) {

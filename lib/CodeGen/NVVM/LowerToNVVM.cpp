@@ -26,49 +26,8 @@ using namespace mla;
 using namespace mla::nvvm;
 
 //===----------------------------------------------------------------------===//
-// Buffers
+// Weights, launches
 //===----------------------------------------------------------------------===//
-
-Value ProgramLowering::port(StringRef name, ArrayRef<StringRef> shape,
-                            Format format) {
-  Value &v = ports[name];
-  if (!v) {
-    SmallVector<StringAttr> dims;
-    for (StringRef d : shape)
-      dims.push_back(b.getStringAttr(d));
-    OpBuilder::InsertionGuard guard(b);
-    b.setInsertionPointToStart(b.getInsertionBlock());
-    v = PortOp::create(b, b.getUnknownLoc(),
-                       BufferType::get(b.getContext(), dims, format), name);
-  }
-  return v;
-}
-
-std::optional<std::string> ProgramLowering::cacheScale(Value cache) {
-  auto get = cache.getDefiningOp<GetCacheOp>();
-  auto module = kernels->getParentOfType<ModuleOp>();
-  auto scale = module.lookupSymbol<CacheOp>(get.getName()).getScale();
-  if (!scale)
-    return std::nullopt;
-  return std::to_string(scale->bitcastToAPInt().getZExtValue());
-}
-
-Value ProgramLowering::workspace(ArrayRef<std::string> shape, Format format) {
-  SmallVector<StringAttr> dims;
-  for (const std::string &d : shape)
-    dims.push_back(b.getStringAttr(d));
-  return WorkspaceOp::create(b, b.getUnknownLoc(),
-                             BufferType::get(b.getContext(), dims, format),
-                             IntegerAttr(), StringAttr());
-}
-
-Value ProgramLowering::result(Value v) {
-  auto type = cast<RankedTensorType>(v.getType());
-  Format format = type.getElementType().isF32() ? Format::F32 : Format::I32;
-  Value buffer = workspace({"tokens", text(type.getDimSize(1))}, format);
-  buffer.getDefiningOp<WorkspaceOp>().setValue(valueNames.lookup(v));
-  return mapped[v] = buffer;
-}
 
 Value ProgramLowering::view(Value v, ViewLayout layout, Format format,
                             int64_t first, int64_t blocks, int64_t blockRows,
@@ -102,12 +61,8 @@ void ProgramLowering::launch(Operation *op, const Kernel &kernel,
                              ArrayRef<std::string> scalars,
                              const std::string &weightBytes) {
   SmallVector<StringRef> texts(scalars.begin(), scalars.end());
-  LaunchOp::create(
-      b, op->getLoc(), FlatSymbolRefAttr::get(b.getContext(), kernel.name),
-      b.getStringAttr(kernel.grid), operands, b.getStrArrayAttr(texts),
-      b.getStringAttr(originOf(op)),
-      weightBytes.empty() ? StringAttr() : b.getStringAttr(weightBytes));
-  ++launches;
+  ProgramWriter::launch(op, kernel.name, kernel.grid, operands, texts,
+                        weightBytes);
 }
 
 //===----------------------------------------------------------------------===//

@@ -8,6 +8,7 @@
 #define MLA_LIB_CODEGEN_NVVM_LOWERTONVVM_H
 
 #include "Kernels.h"
+#include "lib/CodeGen/Emit/ProgramWriter.h"
 #include "mla/Quant/Pack.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <map>
@@ -19,17 +20,16 @@ namespace mla::nvvm {
 /// buffers of the program, with two exceptions: a norm is launched only if a
 /// consumer cannot do it itself, and a sum is done by the linear or the experts
 /// whose result it adds to the residual stream.
-class ProgramLowering {
+class ProgramLowering : ProgramWriter {
 public:
   /// `prefill`: for prompts, few sequences with many tokens each.
   ProgramLowering(ProgramOp program, mlir::ModuleOp kernels, const Gpu &gpu,
                   int64_t maxContext, bool prefill)
-      : b(mlir::OpBuilder::atBlockEnd(&program.getBody().front())),
-        program(program), kernels(kernels), gpu(gpu), maxContext(maxContext),
-        prefill(prefill) {}
+      : ProgramWriter(program, kernels), program(program), gpu(gpu),
+        maxContext(maxContext), prefill(prefill) {}
 
   mlir::LogicalResult lower(mlir::func::FuncOp step);
-  int64_t launches = 0;
+  using ProgramWriter::launches;
 
 private:
   /// What a matrix reads: the rows, or the rows before a norm and the norm.
@@ -69,17 +69,6 @@ private:
   /// that, and the sum's result is where `v` is to be written.
   mlir::Value takeResidual(mlir::Value v, mlir::Value &result);
 
-  mlir::Value port(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> shape,
-                   Format format);
-  mlir::Value positions() { return port("positions", {"tokens"}, Format::I32); }
-  mlir::Value sequence() { return port("sequence", {"tokens"}, Format::I32); }
-  mlir::Value pageTable() {
-    return port("page_table", {"sequences", "pages"}, Format::I32);
-  }
-  mlir::Value workspace(llvm::ArrayRef<std::string> shape, Format format);
-  mlir::Value result(mlir::Value v);
-  std::optional<std::string> cacheScale(mlir::Value cache);
-
   /// A view of the weight that is `v` in the function.
   mlir::Value view(mlir::Value v, ViewLayout layout, Format format,
                    int64_t first, int64_t blocks, int64_t blockRows,
@@ -108,20 +97,15 @@ private:
               mlir::ValueRange operands, llvm::ArrayRef<std::string> scalars,
               const std::string &weightBytes = "");
 
-  mlir::OpBuilder b;
   ProgramOp program;
-  mlir::ModuleOp kernels;
   const Gpu &gpu;
   int64_t maxContext;
   bool prefill;
-  llvm::DenseMap<mlir::Value, mlir::Value> mapped;
   llvm::DenseMap<mlir::Value, RMSNormOp> putOff;
   std::optional<CacheWrite> cacheWrite;
   llvm::DenseSet<mlir::Operation *> done; ///< sums that a producer did
-  llvm::StringMap<mlir::Value> ports;
   llvm::DenseMap<std::pair<mlir::Attribute, mlir::Attribute>, mlir::Value>
       views; ///< of (weight, view)
-  llvm::DenseMap<mlir::Value, std::string> valueNames;
   /// Rows in 16 bits, of (rows, norm, name of packRows()).
   std::map<std::tuple<void *, void *, std::string>, mlir::Value> packedRows;
 };
