@@ -56,10 +56,6 @@ static Refusal needsPackedStacks(Operation *op) {
                                     weight.getFormat() == Format::F16))
         return "needs experts in bf16, fp8_block, nvfp4 or int4_g32, found " +
                formatText(weight.getFormat());
-  if (auto moe = dyn_cast<MoEOp>(op))
-    if (moe.getBias() &&
-        !elementBytes(cast<WeightType>(moe.getBias().getType()).getFormat()))
-      return std::string("needs a plain correction bias");
   return std::nullopt;
 }
 

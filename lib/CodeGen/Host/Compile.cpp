@@ -4,6 +4,7 @@
 // linked by lld as a library. No C compiler and no linker is called.
 //
 //===----------------------------------------------------------------------===//
+#include "lib/CodeGen/Emit/Optimize.h"
 #include "mla/CodeGen/Host/Emit.h"
 #include "mlir/Conversion/Passes.h"
 #include "mlir/IR/BuiltinOps.h"
@@ -17,7 +18,6 @@
 #include "llvm/IR/Module.h"
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Object/ObjectFile.h"
-#include "llvm/Passes/PassBuilder.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/TargetSelect.h"
@@ -75,25 +75,6 @@ makeTargetMachine(const std::string &cpu) {
   return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(
       triple, cpu, "", options, llvm::Reloc::PIC_, std::nullopt,
       llvm::CodeGenOptLevel::Aggressive));
-}
-
-static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
-  llvm::LoopAnalysisManager loops;
-  llvm::FunctionAnalysisManager functions;
-  llvm::CGSCCAnalysisManager sccs;
-  llvm::ModuleAnalysisManager modules;
-  llvm::PipelineTuningOptions tuning;
-  // Kernels are vectorised by hand, in an order of sums that must stay.
-  tuning.LoopVectorization = false;
-  tuning.SLPVectorization = false;
-  llvm::PassBuilder builder(&machine, tuning);
-  builder.registerModuleAnalyses(modules);
-  builder.registerCGSCCAnalyses(sccs);
-  builder.registerFunctionAnalyses(functions);
-  builder.registerLoopAnalyses(loops);
-  builder.crossRegisterProxies(loops, functions, sccs, modules);
-  builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2)
-      .run(module, modules);
 }
 
 /// An object may call only what every C library's math part has.
@@ -174,7 +155,8 @@ llvm::Error mla::compileHostKernels(ModuleOp kernels, const std::string &cpu,
     f.addFnAttr("target-cpu", cpu);
     f.addFnAttr(llvm::Attribute::NoUnwind);
   }
-  optimize(*module, **machine);
+  optimizeKernels(*module, **machine, llvm::OptimizationLevel::O2,
+                  /*unrollLoops=*/true);
   llvm::SmallString<0> object;
   llvm::raw_svector_ostream stream(object);
   llvm::legacy::PassManager codegen;

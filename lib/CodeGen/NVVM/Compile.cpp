@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Assemble.h"
+#include "lib/CodeGen/Emit/Optimize.h"
 #include "mla/CodeGen/NVVM/Compile.h"
 #include "mlir/Conversion/Passes.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
@@ -18,7 +19,6 @@
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"
 #include "llvm/MC/TargetRegistry.h"
-#include "llvm/Passes/PassBuilder.h"
 #include "llvm/Support/CrashRecoveryContext.h"
 #include "llvm/Support/TargetSelect.h"
 #include "llvm/Target/TargetMachine.h"
@@ -67,27 +67,6 @@ makeTargetMachine(const Gpu &gpu) {
       llvm::CodeGenOptLevel::Aggressive));
 }
 
-static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
-  llvm::LoopAnalysisManager loops;
-  llvm::FunctionAnalysisManager functions;
-  llvm::CGSCCAnalysisManager sccs;
-  llvm::ModuleAnalysisManager modules;
-  llvm::PipelineTuningOptions tuning;
-  tuning.LoopVectorization = false;
-  tuning.SLPVectorization = false;
-  // Kernels are unrolled where they are written; code that does not fit the
-  // instruction cache is slower than a loop.
-  tuning.LoopUnrolling = false;
-  llvm::PassBuilder builder(&machine, tuning);
-  builder.registerModuleAnalyses(modules);
-  builder.registerCGSCCAnalyses(sccs);
-  builder.registerFunctionAnalyses(functions);
-  builder.registerLoopAnalyses(loops);
-  builder.crossRegisterProxies(loops, functions, sccs, modules);
-  builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O3)
-      .run(module, modules);
-}
-
 /// Tells ptxas, too, to leave loops rolled (.pragma "nounroll").
 static void keepLoops(llvm::Function &function) {
   llvm::DominatorTree dominators(function);
@@ -127,7 +106,10 @@ emitPTX(llvm::Module &module, llvm::TargetMachine &machine, const Gpu &gpu) {
   llvm::CrashRecoveryContext recovery;
   llvm::install_fatal_error_handler(FatalError::handle, &fatal);
   bool done = recovery.RunSafely([&] {
-    optimize(module, machine);
+    // Kernels are unrolled where they are written; code that does not fit the
+    // instruction cache is slower than a loop.
+    optimizeKernels(module, machine, llvm::OptimizationLevel::O3,
+                    /*unrollLoops=*/false);
     for (llvm::Function &function : module)
       if (!function.isDeclaration())
         keepLoops(function);
