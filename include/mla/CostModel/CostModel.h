@@ -1,0 +1,118 @@
+//===- CostModel.h - how long kernels take ----------------------*- C++ -*-===//
+//
+// Part of mla. Predicts the time of each kernel family from bytes, flops, the
+// machine's figures and a few constants fitted to benchmarks (calibration). No
+// MLIR: the choice of lowerings, --explain and benchmarks/CostModel.cpp share it.
+//
+// Every estimate is for a kernel inside a CUDA graph with programmatic dependent
+// launch, its weights and cache in memory (not in L2).
+//
+//===----------------------------------------------------------------------===//
+#ifndef MLA_COSTMODEL_COSTMODEL_H
+#define MLA_COSTMODEL_COSTMODEL_H
+
+#include "mla/Machine/Machine.h"
+#include "mla/Support/Format.h"
+#include <span>
+
+namespace mla::cost {
+
+/// A step of a model: `tokens` new ones in all, of `sequences` sequences, each
+/// of which has `context` tokens behind it.
+struct Step {
+  int64_t tokens = 1, sequences = 1, context = 1024;
+};
+
+enum class Bound {
+  Memory,  ///< bytes over the read ceiling
+  Decode,  ///< instructions that turn weights or cache rows into operands
+  Matrix,  ///< tensor cores
+  Latency, ///< too little work for the machine
+  Link     ///< what passes between devices
+};
+std::string_view boundName(Bound bound);
+
+struct Estimate {
+  double seconds = 0; ///< of all its launches, gaps between them not included
+  double weightBytes = 0, cacheBytes = 0; ///< read from memory
+  double flops = 0;
+  int64_t launches = 0;
+  Bound bound = Bound::Latency; ///< of the largest part
+  double floorSeconds = 0;      ///< bytes over the read ceiling
+
+  Estimate &operator+=(const Estimate &other);
+};
+
+/// A weight matrix as it lies in device memory.
+struct Matrix {
+  Format format;
+  int64_t rows, columns;
+};
+
+struct Attention {
+  int64_t heads, latent, rope;
+  Format cache;
+};
+
+struct Experts {
+  Matrix gate, down; ///< of one expert; up is as gate
+  int64_t experts, topk;
+  /// Rows of the shared expert's gate if it is joined, else 0.
+  int64_t sharedRows = 0;
+};
+
+enum class Collective { Nccl, OneShot, Fused };
+
+/// Fitted constants, share/calibration/kernels.json; units in docs/cost-model.md.
+struct Calibration {
+  std::map<std::string, double> values; ///< "stream.nvfp4.bytes_per_cycle", ...
+  static Result<Calibration> parse(std::string_view text, std::string name);
+  /// The shipped one.
+  static const Calibration &shipped();
+};
+
+/// Estimates for one device of a machine. On the host all kernels are bytes over
+/// bandwidth or flops over rate.
+class Model {
+public:
+  explicit Model(const Machine &machine,
+                 const Calibration &calibration = Calibration::shipped());
+
+  const Machine &machine() const { return m; }
+
+  /// Linear of one token: all segments in one pass (lib/CodeGen/NVVM/Stream*).
+  Estimate linearStream(std::span<const Matrix> segments) const;
+  /// Up to 64 tokens (Tile*).
+  Estimate linearTile(std::span<const Matrix> segments, int64_t tokens) const;
+  /// Many tokens: packing of rows, then the product (PackRows, Large*).
+  Estimate linearLarge(std::span<const Matrix> segments, int64_t tokens) const;
+  /// f32 weights, f32 arithmetic.
+  Estimate linearF32(std::span<const Matrix> segments, int64_t tokens) const;
+  /// Split-KV decode attention and its combining (Latent*).
+  Estimate attentionDecode(const Attention &shape, const Step &step) const;
+  /// Attention of prompts (PrefillAttention).
+  Estimate attentionPrefill(const Attention &shape, const Step &step) const;
+  /// Experts of one token, both kernels (ExpertOne*).
+  Estimate expertsOne(const Experts &shape) const;
+  /// Experts of several tokens: grouping, both products, combining.
+  Estimate experts(const Experts &shape, int64_t tokens) const;
+  /// The choice of experts, without the router's linear.
+  Estimate route(int64_t experts, int64_t tokens) const;
+  /// `heads` matrices of `matrix`, one a head: absorbed queries, values out of
+  /// the latent space.
+  Estimate heads(int64_t heads, const Matrix &matrix, int64_t tokens) const;
+  /// A kernel that only moves rows: norms, sums, embedding, cache writes.
+  Estimate rows(int64_t tokens, int64_t bytesPerToken) const;
+  /// An all-reduce of `bytes` among `ranks`; an error if the machine's file has
+  /// no figures for it.
+  Result<Estimate> allReduce(Collective method, int64_t ranks,
+                             int64_t bytes) const;
+
+private:
+  Machine m;
+  Calibration c;
+};
+
+} // namespace mla::cost
+
+#endif // MLA_COSTMODEL_COSTMODEL_H
