@@ -1,24 +1,35 @@
-//===- Gpu.cpp - what a GPU has -------------------------------------------===//
+//===- Gpu.cpp - what kernels need to know of a GPU -----------------------===//
 //
-// Part of mla. Sources: CUDA C++ Programming Guide, table of technical
-// specifications per compute capability; read ceilings as measured (H200) or as
-// published for the board.
+// Part of mla.
 //
 //===----------------------------------------------------------------------===//
 #include "mla/Target/Gpu.h"
+#include "llvm/Support/ErrorHandling.h"
+#include <vector>
 
 using namespace mla;
 
+std::optional<Gpu> mla::gpuOf(const Machine &machine) {
+  const Capability *has = machine.capability();
+  if (!has)
+    return std::nullopt;
+  return Gpu{has->name,           machine.multiprocessors,
+             has->sharedBytesPerBlock, has->sharedBytesPerSM,
+             has->registersPerSM, has->threadsPerSM,
+             has->hasFp4,         has->hasKernels};
+}
+
 llvm::ArrayRef<Gpu> mla::gpus() {
-  constexpr int64_t gib = int64_t(1) << 30;
-  static const Gpu all[] = {
-      {"sm_120a", 188, 101376, 102400, 65536, 1536, 95 * gib, 1.63e12, true,
-       true},
-      {"sm_90a", 132, 232448, 233472, 65536, 2048, 139 * gib, 4.55e12, false,
-       true},
-      {"sm_100a", 148, 232448, 233472, 65536, 2048, 178 * gib, 7.2e12, true,
-       false},
-  };
+  static const std::vector<Gpu> all = [] {
+    std::vector<Gpu> list;
+    for (const Capability &has : capabilities()) {
+      auto machine = defaultMachine(has.name);
+      if (!machine.ok())
+        llvm::report_fatal_error("a shipped machine is wrong");
+      list.push_back(*gpuOf(*machine));
+    }
+    return list;
+  }();
   return all;
 }
 

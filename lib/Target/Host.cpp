@@ -11,57 +11,106 @@
 using namespace mlir;
 using namespace mla;
 
-static std::string formatText(Format format) {
-  return std::string(formatName(format));
-}
+using Needed = std::optional<Refusal>;
 
 /// Latent caches in any format, others in f32.
-static Refusal needsCacheFormats(Operation *op) {
+static Needed needsCacheFormats(Operation *op, const LoweringSite &) {
   for (Type type : op->getOperandTypes())
     if (auto cache = dyn_cast<CacheType>(type))
       if (cache.getFormat() != Format::F32 &&
           cache.getKind() != CacheKind::Latent)
-        return "needs caches that are not latent in f32, found " +
-               formatText(cache.getFormat());
+        return Refusal{Need::CacheFormat,
+                       "needs caches that are not latent in f32, found " +
+                           std::string(formatName(cache.getFormat())),
+                       ""};
   return std::nullopt;
 }
 
-static Refusal needsPlainWeightsAndCaches(Operation *op) {
-  if (Refusal wrong = needsPlainWeights(op))
+static Needed needsPlainWeightsAndCaches(Operation *op,
+                                         const LoweringSite &site) {
+  if (Needed wrong = needsPlainWeights(op, site))
     return wrong;
-  return needsCacheFormats(op);
+  return needsCacheFormats(op, site);
 }
 
 /// The vector operands are of rank 1, whose type admits only plain formats, and
 /// the latent caches may be in any.
-static Refusal any(Operation *) { return std::nullopt; }
+static constexpr auto any = needsNothing;
+
+/// Experts that a token is sent to.
+static double topk(Operation *op) {
+  if (auto moe = dyn_cast<MoEOp>(op))
+    return double(moe.getRouting().getTopk());
+  if (auto experts = dyn_cast<ExpertsOp>(op))
+    return double(cast<RankedTensorType>(experts.getIndices().getType()).getDimSize(1));
+  return 1;
+}
+
+/// Reading the weights once, of stacks those that tokens choose, and the caches
+/// once a sequence. Bound by memory or by arithmetic in f32.
+static cost::Estimate reading(Operation *op, const LoweringSite &site,
+                              const cost::Step &step) {
+  cost::Estimate e;
+  double rows = 0; // times columns
+  for (Type type : op->getOperandTypes()) {
+    if (auto weight = dyn_cast<WeightType>(type)) {
+      if (weight.getRank() < 2)
+        continue;
+      unsigned rank = weight.getRank();
+      int64_t m = weight.getDim(rank - 2), n = weight.getDim(rank - 1);
+      double bytes = 0, matrices = 1;
+      for (const StoragePart &part : storageParts(weight.getFormat(), m, n))
+        bytes += double(part.bytes());
+      double products = 1; ///< a token
+      if (rank == 3) {
+        products = topk(op);
+        matrices = std::min(double(weight.getDim(0)),
+                            products * double(step.tokens));
+      }
+      rows += products * double(m) * double(n);
+      e.weightBytes += matrices * bytes;
+    } else if (auto cache = dyn_cast<CacheType>(type)) {
+      double elements = double(cache.getWidth()) * double(step.context);
+      e.cacheBytes += elements * double(step.sequences) *
+                      double(elementBytes(cache.getFormat()).value_or(1));
+      rows += elements;
+    }
+  }
+  e.flops = 2 * rows * double(step.tokens);
+  e.launches = 1;
+  e.floorSeconds = (e.weightBytes + e.cacheBytes) /
+                   std::max(site.machine().readBytesPerSecond, 1.0);
+  e.seconds = e.floorSeconds + site.machine().launchGapSeconds;
+  e.bound = cost::Bound::Memory;
+  return e;
+}
 
 const Target &mla::hostTarget() {
   static const Lowering lowerings[] = {
-      {"embedding", "mla.embedding", needsPlainWeightsAndCaches},
-      {"rms_norm", "mla.rms_norm", needsPlainWeightsAndCaches},
-      {"layer_norm", "mla.layer_norm", needsPlainWeightsAndCaches},
-      {"linear", "mla.linear", any},
-      {"joined_linear", "mla.joined_linear", any},
-      {"gated_linear", "mla.gated_linear", any},
-      {"swiglu", "mla.swiglu", any},
-      {"add", "mla.add", any},
-      {"split", "mla.split", any},
-      {"lm_head", "mla.lm_head", any},
-      {"rotary_embedding", "mla.rotary_embedding", any},
-      {"rope", "mla.rope", any},
-      {"cache_write", "mla.cache_write", needsCacheFormats},
-      {"latent_cache_write", "mla.latent_cache_write", needsPlainWeightsAndCaches},
-      {"attention", "mla.attention", needsCacheFormats},
-      {"absorb_query", "mla.absorb_query", any},
-      {"latent_attention", "mla.latent_attention", any},
-      {"expand_value", "mla.expand_value", any},
-      {"indexer", "mla.indexer", needsCacheFormats},
-      {"route", "mla.route", needsPlainWeightsAndCaches},
-      {"experts", "mla.experts", any},
-      {"moe", "mla.moe", any},
-      {"all_reduce_local", "mla.all_reduce", needsLocalCollective},
-      {"all_gather_local", "mla.all_gather", needsLocalCollective},
+      {"embedding", "mla.embedding", needsPlainWeightsAndCaches, reading},
+      {"rms_norm", "mla.rms_norm", needsPlainWeightsAndCaches, reading},
+      {"layer_norm", "mla.layer_norm", needsPlainWeightsAndCaches, reading},
+      {"linear", "mla.linear", any, reading},
+      {"joined_linear", "mla.joined_linear", any, reading},
+      {"gated_linear", "mla.gated_linear", any, reading},
+      {"swiglu", "mla.swiglu", any, reading},
+      {"add", "mla.add", any, reading},
+      {"split", "mla.split", any, reading},
+      {"lm_head", "mla.lm_head", any, reading},
+      {"rotary_embedding", "mla.rotary_embedding", any, reading},
+      {"rope", "mla.rope", any, reading},
+      {"cache_write", "mla.cache_write", needsCacheFormats, reading},
+      {"latent_cache_write", "mla.latent_cache_write", needsPlainWeightsAndCaches, reading},
+      {"attention", "mla.attention", needsCacheFormats, reading},
+      {"absorb_query", "mla.absorb_query", any, reading},
+      {"latent_attention", "mla.latent_attention", any, reading},
+      {"expand_value", "mla.expand_value", any, reading},
+      {"indexer", "mla.indexer", needsCacheFormats, reading},
+      {"route", "mla.route", needsPlainWeightsAndCaches, reading},
+      {"experts", "mla.experts", any, reading},
+      {"moe", "mla.moe", any, reading},
+      {"all_reduce_local", "mla.all_reduce", needsLocalCollective, reading},
+      {"all_gather_local", "mla.all_gather", needsLocalCollective, reading},
   };
   static const Target host{"host", lowerings};
   return host;

@@ -1,4 +1,4 @@
-//===- Lowering.cpp - the targets and their lowerings ---------------------===//
+//===- Lowering.cpp - the targets and the choice between lowerings --------===//
 //
 // Part of mla.
 //
@@ -6,25 +6,104 @@
 #include "mla/Target/Lowering.h"
 #include "Targets.h"
 #include "mla/Dialect/MLA.h"
-#include "mla/Target/Gpu.h"
+#include "mlir/IR/BuiltinAttributes.h"
+#include "llvm/Support/FormatVariadic.h"
 
 using namespace mlir;
 using namespace mla;
 
+StringRef mla::needName(Need need) {
+  switch (need) {
+  case Need::Instruction:
+    return "instruction";
+  case Need::SharedMemory:
+    return "shared memory";
+  case Need::Heads:
+    return "heads";
+  case Need::CacheFormat:
+    return "cache format";
+  case Need::WeightFormat:
+    return "weight format";
+  case Need::Activations:
+    return "activations";
+  case Need::StepSize:
+    return "step size";
+  case Need::Shape:
+    return "shape";
+  case Need::Exchange:
+    return "exchange";
+  case Need::Cost:
+    return "cost";
+  case Need::Override:
+    return "override";
+  }
+  llvm_unreachable("all needs are named");
+}
+
+std::string Refusal::full() const {
+  return remedy.empty() ? text : text + " (" + remedy + ")";
+}
+
+//===----------------------------------------------------------------------===//
+// Programs
+//===----------------------------------------------------------------------===//
+
+std::vector<Program> mla::programsFor(const Machine &machine,
+                                      ArrayRef<int64_t> stepTokens,
+                                      int64_t maxSequences) {
+  // Most tokens of a GPU's small forms, and most sequences of a step of prompts.
+  constexpr int64_t smallTokens = 64, promptSequences = 8;
+  // Logits of more than 256 tokens are what only a perplexity wants.
+  constexpr int64_t mostSequences = 256;
+  std::vector<Program> programs;
+  for (int64_t tokens : stepTokens) {
+    int64_t sequences = std::min(tokens, maxSequences);
+    std::string number = std::to_string(tokens);
+    if (machine.isHost()) {
+      programs.push_back({"step" + number, tokens, sequences});
+      continue;
+    }
+    sequences = std::min(sequences, mostSequences);
+    if (tokens > smallTokens)
+      programs.push_back({"prefill" + number, tokens,
+                          std::min(sequences, promptSequences), true});
+    if (tokens <= smallTokens || sequences > promptSequences)
+      programs.push_back({"step" + number, tokens, sequences});
+  }
+  return programs;
+}
+
+cost::Step LoweringSite::step() const {
+  cost::Step step;
+  step.tokens = program.maxTokens;
+  step.sequences = program.prompts ? 1 : program.maxSequences;
+  step.context = std::min<int64_t>(maxContext, 8192);
+  return step;
+}
+
+//===----------------------------------------------------------------------===//
+// Targets
+//===----------------------------------------------------------------------===//
+
+static std::vector<Target> &gpuTargets() {
+  static std::vector<Target> list;
+  return list;
+}
+
+void mla::registerGpuLowerings(ArrayRef<Lowering> lowerings) {
+  gpuTargets().clear();
+  for (const Gpu &gpu : gpus())
+    if (gpu.canLower)
+      gpuTargets().push_back({gpu.name, lowerings});
+}
+
 ArrayRef<const Target *> mla::targets() {
-  static const std::vector<Target> gpuTargets = [] {
-    std::vector<Target> list;
-    for (const Gpu &gpu : gpus())
-      if (gpu.canLower)
-        list.push_back({gpu.name, gpuLowerings()});
-    return list;
-  }();
-  static const std::vector<const Target *> all = [] {
-    std::vector<const Target *> list{&hostTarget()};
-    for (const Target &target : gpuTargets)
-      list.push_back(&target);
-    return list;
-  }();
+  static std::vector<const Target *> all;
+  if (all.size() != 1 + gpuTargets().size()) {
+    all = {&hostTarget()};
+    for (const Target &target : gpuTargets())
+      all.push_back(&target);
+  }
   return all;
 }
 
@@ -35,14 +114,84 @@ const Target *mla::lookupTarget(StringRef name) {
   return nullptr;
 }
 
+const Lowering *Target::find(StringRef name) const {
+  for (const Lowering &lowering : lowerings)
+    if (lowering.name == name)
+      return &lowering;
+  return nullptr;
+}
+
 std::pair<const Target *, const Lowering *>
 mla::lookupLowering(StringRef name) {
   auto [targetName, loweringName] = name.split('.');
   if (const Target *target = lookupTarget(targetName))
-    for (const Lowering &lowering : target->lowerings)
-      if (lowering.name == loweringName)
-        return {target, &lowering};
+    if (const Lowering *lowering = target->find(loweringName))
+      return {target, lowering};
   return {nullptr, nullptr};
+}
+
+//===----------------------------------------------------------------------===//
+// The choice
+//===----------------------------------------------------------------------===//
+
+Selection mla::select(const Target &target, Operation *op,
+                      const LoweringSite &site, ArrayRef<Override> overrides) {
+  Selection selection;
+  cost::Step step = site.step();
+  StringRef name = op->getName().stripDialect();
+  const Override *wish = nullptr;
+  for (const Override &one : overrides)
+    if (one.op == name)
+      wish = &one;
+  for (const Lowering &lowering : target.lowerings) {
+    if (op->getName().getStringRef() != lowering.op)
+      continue;
+    Candidate candidate{&lowering, std::nullopt, lowering.refuses(op, site)};
+    if (!candidate.refusal)
+      candidate.estimate = lowering.cost(op, site, step);
+    selection.candidates.push_back(std::move(candidate));
+  }
+  // 0: wished for, 1: possible, 2: not.
+  auto rank = [&](const Candidate &c) {
+    return c.refusal ? 2 : wish && c.lowering->name == wish->lowering ? 0 : 1;
+  };
+  llvm::stable_sort(selection.candidates,
+                    [&](const Candidate &a, const Candidate &b) {
+                      if (rank(a) != rank(b) || rank(a) == 2)
+                        return rank(a) < rank(b);
+                      return a.estimate->seconds < b.estimate->seconds;
+                    });
+  const Candidate *chosen = selection.chosen();
+  if (!chosen)
+    return selection;
+  bool wished = rank(*chosen) == 0;
+  double best = chosen->estimate->seconds;
+  for (Candidate &c : llvm::drop_begin(selection.candidates)) {
+    if (c.refusal)
+      continue;
+    double seconds = c.estimate->seconds;
+    if (wished)
+      c.refusal = {Need::Override,
+                   "--lower " + wish->op + "=" + wish->lowering + " is given",
+                   ""};
+    else if (seconds > best)
+      c.refusal = {Need::Cost,
+                   llvm::formatv("takes {0:f1} us, {1:f2} times as long",
+                                 seconds * 1e6, seconds / best),
+                   ""};
+    else
+      c.refusal = {Need::Cost,
+                   llvm::formatv("takes {0:f1} us, no less", seconds * 1e6), ""};
+  }
+  return selection;
+}
+
+StringRef mla::loweringOf(Operation *op, StringRef program) {
+  Attribute attr = op->getAttr(loweringAttr);
+  if (auto names = dyn_cast_or_null<DictionaryAttr>(attr))
+    attr = names.get(program);
+  auto name = dyn_cast_or_null<StringAttr>(attr);
+  return name ? name.getValue() : StringRef();
 }
 
 bool mla::isTensorLevelOp(Operation *op) {
@@ -51,19 +200,33 @@ bool mla::isTensorLevelOp(Operation *op) {
               WorkspaceOp, LaunchOp>(op);
 }
 
-Refusal mla::needsPlainWeights(Operation *op) {
-  for (Type type : op->getOperandTypes())
-    if (auto weight = dyn_cast<WeightType>(type))
-      if (!elementBytes(weight.getFormat()))
-        return "needs weights in f32, bf16 or f16, found " +
-               std::string(formatName(weight.getFormat()));
+//===----------------------------------------------------------------------===//
+// Needs that tables share
+//===----------------------------------------------------------------------===//
+
+std::optional<Refusal> mla::needsNothing(Operation *, const LoweringSite &) {
   return std::nullopt;
 }
 
-Refusal mla::needsLocalCollective(Operation *op) {
+std::optional<Refusal> mla::needsPlainWeights(Operation *op,
+                                              const LoweringSite &) {
+  for (Type type : op->getOperandTypes())
+    if (auto weight = dyn_cast<WeightType>(type))
+      if (!elementBytes(weight.getFormat()))
+        return Refusal{Need::WeightFormat,
+                       "needs weights in f32, bf16 or f16, found " +
+                           std::string(formatName(weight.getFormat())),
+                       ""};
+  return std::nullopt;
+}
+
+std::optional<Refusal> mla::needsLocalCollective(Operation *op,
+                                                 const LoweringSite &) {
   if (op->hasAttr("local"))
     return std::nullopt;
   auto ranks = op->getAttrOfType<IntegerAttr>("ranks");
-  return "needs local collectives, found an exchange among " +
-         std::to_string(ranks ? ranks.getInt() : 0) + " ranks";
+  return Refusal{Need::Exchange,
+                 "needs local collectives, found an exchange among " +
+                     std::to_string(ranks ? ranks.getInt() : 0) + " ranks",
+                 ""};
 }

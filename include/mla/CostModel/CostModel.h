@@ -52,6 +52,9 @@ struct Matrix {
 struct Attention {
   int64_t heads, latent, rope;
   Format cache;
+  /// Decoding: heads of a block; each group of them reads the cache for itself, the
+  /// first from memory, the others from L2.
+  int64_t blockHeads = 16;
 };
 
 struct Experts {

@@ -1,16 +1,17 @@
-//===- Gpu.h - what a GPU has -----------------------------------*- C++ -*-===//
+//===- Gpu.h - what kernels need to know of a GPU ---------------*- C++ -*-===//
 //
-// Part of mla. Capabilities by compute capability, never by marketing name. All
-// kernels are restricted to what SM120 has (mma.sync, ldmatrix, cp.async, bulk
-// copies; no wgmma, no tcgen05); sm_90a is where they are executed and measured.
+// Part of mla. A machine's device and its compute capability in one. All kernels
+// are restricted to what SM120 has (mma.sync, ldmatrix, cp.async, bulk copies; no
+// wgmma, no tcgen05); sm_90a is where they are executed and measured.
 //
 //===----------------------------------------------------------------------===//
 #ifndef MLA_TARGET_GPU_H
 #define MLA_TARGET_GPU_H
 
+#include "mla/Machine/Machine.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
-#include <cstdint>
+#include <optional>
 
 namespace mla {
 
@@ -21,14 +22,14 @@ struct Gpu {
   int64_t sharedBytesPerSM;      ///< 1,024 of which each block takes as well
   int64_t registersPerSM;        ///< of 32 bits
   int64_t threadsPerSM;
-  int64_t memoryBytes;
-  double bytesPerSecond;         ///< read ceiling of its memory
   bool hasFp4;                   ///< block-scaled fp4 mma, fp4 conversions
-  bool canLower;                 ///< has a table of lowerings
+  bool canLower;                 ///< kernels are generated for it
 };
 
-/// sm_120a (RTX PRO 6000 Blackwell), sm_90a (H200), sm_100a (B200, capabilities
-/// only).
+/// The device of `machine`; none if that is the host.
+std::optional<Gpu> gpuOf(const Machine &machine);
+
+/// The devices of the machines that stand for each architecture.
 llvm::ArrayRef<Gpu> gpus();
 /// The one called `name`, or null.
 const Gpu *lookupGpu(llvm::StringRef name);

@@ -283,22 +283,45 @@ def FoldIndexerPass : Pass<"mla-fold-indexer", "::mlir::ModuleOp"> {
 def SelectLoweringPass : Pass<"mla-select-lowering", "::mlir::ModuleOp"> {
   let summary = "Chooses how each op is lowered";
   let description = [{
-    Gives each tensor-level op the attribute `lowering`, the name of a row of
-    the target's table (lib/Target): the first of the op's candidates that does
-    not refuse it.
+    Gives each tensor-level op the attribute `lowering`, the name of a row of the
+    target's table: of the op's candidates that have all they need the one that
+    takes the least time on the machine, for steps as large as the program's, or
+    the one that `lower` names. Where programs differ, it is a dictionary from their
+    names. Where an op has several candidates, `candidates` says of each what it
+    costs and why it is not taken.
 
     Before: `mla.linear %x, %w : ...`
-    After: `mla.linear %x, %w {lowering = "host.linear"} : ...`
+    After: `mla.linear %x, %w {lowering = "host.linear"} : ...`, or
+    ```mlir
+    mla.linear %x, %w {candidates = {step1 = ["linear_stream: 4.3 us, bound by memory",
+                                              "linear_tile: takes 6.1 us, 1.42 times as long", ...], ...},
+                       lowering = {step1 = "sm_120a.linear_stream", step8 = "sm_120a.linear_tile", ...}} : ...
+    ```
 
     An op that every candidate refuses, or for which there is none, is an error
     that lists each candidate with its reason; all ops are looked at before the
-    pass fails. Declarations and `mla.get_weight`, `mla.get_cache` have nothing
-    to lower and are left alone. An earlier choice is replaced.
+    pass fails. So is an override that has all it needs in no program: of an op that
+    is there, with what it lacks. Declarations and `mla.get_weight`, `mla.get_cache`
+    have nothing to lower and are left alone. An earlier choice is replaced.
   }];
   let options = [
-    Option<"target", "target", "std::string", "\"host\"", "Name of a target of lib/Target">
+    Option<"target", "target", "std::string", "\"host\"",
+           "Architecture, shipped machine, or a machine's file">,
+    ListOption<"stepTokens", "step-tokens", "int64_t",
+               "Most tokens of a step, ascending; one program each">,
+    Option<"maxSequences", "max-sequences", "int64_t", "64",
+           "Most sequences of a step">,
+    Option<"maxContext", "max-context", "int64_t", "131072",
+           "Most tokens of a sequence">,
+    ListOption<"lower", "lower", "std::string",
+               "OP=LOWERING, to be taken instead of the fastest">,
+    Option<"activations", "activations", "std::string", "\"16bit\"",
+           "16bit, or fp4: products of nvfp4 weights with 4-bit activations">
   ];
-  let statistics = [Statistic<"numSelected", "ops-selected", "Ops with a lowering">];
+  let statistics = [
+    Statistic<"numSelected", "ops-selected", "Ops with a lowering">,
+    Statistic<"numChoices", "choices", "Ops and programs with several candidates">
+  ];
 }
 
 def VerifySelectedPass : Pass<"mla-verify-selected", "::mlir::ModuleOp"> {

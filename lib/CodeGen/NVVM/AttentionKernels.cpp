@@ -1,8 +1,7 @@
 //===- AttentionKernels.cpp - attention over the latent cache -------------===//
 //
-// Part of mla. Chooses the form of attention for given dimensions, and holds
-// the form for small and odd ones. LatentDecode.cpp has the form for real
-// models.
+// Part of mla. The form of attention for small and odd dimensions; LatentDecode.cpp
+// has those for real models.
 //
 //===----------------------------------------------------------------------===//
 #include "LatentDecode.h"
@@ -113,18 +112,23 @@ static Kernel simpleAttention(KernelSite site, const AttentionSpec &s) {
   return kernel;
 }
 
-AttentionKernels latentAttention(KernelSite site, const AttentionSpec &spec) {
-  if (std::optional<DecodeShape> shape = decodeShape(spec, site.gpu)) {
-    AttentionKernels kernels;
-    kernels.first = decodeAttention(site, *shape);
-    kernels.combine = decodeCombine(site, *shape);
-    // A split is a row, whosever it is.
-    kernels.partialRows = kernels.lseRows = std::to_string(shape->splits);
-    kernels.partialWidth = spec.heads * spec.latent;
-    kernels.lseWidth = spec.heads;
-    return kernels;
-  }
+AttentionKernels latentAttentionSimple(KernelSite site,
+                                       const AttentionSpec &spec) {
   return {simpleAttention(site, spec), std::nullopt, "1", "1"};
+}
+
+AttentionKernels latentAttentionSplit(KernelSite site,
+                                      const AttentionSpec &spec,
+                                      DecodeForm form) {
+  DecodeShape shape = decodeShape(spec, form, site.gpu);
+  AttentionKernels kernels;
+  kernels.first = decodeAttention(site, shape);
+  kernels.combine = decodeCombine(site, shape);
+  // A split is a row, whosever it is.
+  kernels.partialRows = kernels.lseRows = std::to_string(shape.splits);
+  kernels.partialWidth = spec.heads * spec.latent;
+  kernels.lseWidth = spec.heads;
+  return kernels;
 }
 
 } // namespace mla::nvvm

@@ -13,7 +13,7 @@ namespace mla::nvvm {
 /// A kernel's name from what all forms depend on.
 std::string attentionName(llvm::StringRef family, const AttentionSpec &spec);
 
-/// Access of the operands of latentAttention()'s first kernel.
+/// Access of the operands of an attention's first kernel.
 llvm::SmallVector<llvm::StringRef> attentionAccess();
 
 } // namespace mla::nvvm

@@ -171,7 +171,21 @@ struct AttentionKernels {
   int64_t partialWidth = 1, lseWidth = 1;
   Format partialFormat = Format::F16; ///< lse is f32
 };
-AttentionKernels latentAttention(KernelSite site, const AttentionSpec &spec);
+
+/// What a block of split-KV attention does, each a lowering of its own.
+enum class DecodeForm {
+  Narrow, ///< one team of warps, up to 16 heads; two blocks an SM where they fit
+  Wide,   ///< one team, 24 heads, rows in 16 bits
+  Teams,  ///< two teams of 16 heads share what is read
+  Deep    ///< so, with one stage more in flight
+};
+/// Rows divided among blocks. `latent` is a multiple of 128, latent + rope one of
+/// 64 and at most 576.
+AttentionKernels latentAttentionSplit(KernelSite site, const AttentionSpec &spec,
+                                      DecodeForm form);
+/// Any dimensions; a block a head and token, no combine.
+AttentionKernels latentAttentionSimple(KernelSite site,
+                                       const AttentionSpec &spec);
 
 //===--- Experts (ExpertKernels.cpp) ----------------------------------------===//
 

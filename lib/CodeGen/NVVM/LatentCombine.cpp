@@ -17,38 +17,56 @@ using namespace mlir;
 namespace mla::nvvm {
 
 std::string DecodeShape::name(StringRef family) const {
-  return kernelName(attentionName(family, spec), splits,
-                    spec.maxTokens == 1       ? "one"
-                    : spec.maxTokens < splits ? "few"
-                                              : "many");
+  std::string name = kernelName(attentionName(family, spec), splits,
+                                spec.maxTokens == 1       ? "one"
+                                : spec.maxTokens < splits ? "few"
+                                                          : "many");
+  switch (form) {
+  case DecodeForm::Narrow:
+    return name;
+  case DecodeForm::Wide:
+    return name + "_wide";
+  case DecodeForm::Teams:
+    return name + "_teams";
+  case DecodeForm::Deep:
+    return name + "_deep";
+  }
+  llvm_unreachable("all forms are named");
 }
 
-std::optional<DecodeShape> decodeShape(const AttentionSpec &spec,
-                                       const Gpu &gpu) {
-  DecodeShape s;
-  s.spec = spec;
-  s.row = spec.latent + spec.rope;
+bool fitsDecodeTiles(const AttentionSpec &spec) {
   // 4 warps share the latent values and the row in steps of 16; a 128-byte line
   // of a stage belongs to one row.
-  if (spec.latent % 128 || s.row % 64 || s.row > 576)
-    return std::nullopt;
+  int64_t row = spec.latent + spec.rope;
+  return spec.latent % 128 == 0 && row % 64 == 0 && row <= 576;
+}
+
+DecodeShape decodeShape(const AttentionSpec &spec, DecodeForm form,
+                        const Gpu &gpu) {
+  DecodeShape s;
+  s.spec = spec;
+  s.form = form;
+  s.row = spec.latent + spec.rope;
   s.tile = s.fp8() ? 32 : 16;
   s.pitch = 2 * s.row;
-  s.headTiles = spec.heads <= 8 ? 1 : 2;
-  // One token alone has time for its rows to come from the L2 cache more often;
-  // it is soonest done by many small blocks.
-  bool small = spec.heads <= 16 || spec.maxTokens == 1;
-  s.teams = small ? 1 : 2;
-  s.stages = small ? 5 : 4;
-  // Three fragments of heads leave just enough registers for 16-bit rows.
-  if (!small && !s.fp8() && spec.heads <= 24) {
-    s.headTiles = 3;
-    s.teams = 1;
+  switch (form) {
+  case DecodeForm::Narrow:
+    s.headTiles = spec.heads <= 8 ? 1 : 2, s.teams = 1, s.stages = 5;
+    break;
+  case DecodeForm::Wide:
+    s.headTiles = 3, s.teams = 1, s.stages = 4;
+    break;
+  case DecodeForm::Teams:
+    s.headTiles = 2, s.teams = 2, s.stages = 4;
+    break;
+  case DecodeForm::Deep:
+    s.headTiles = 2, s.teams = 2, s.stages = 5;
+    break;
   }
   s.groups = (spec.heads + s.blockHeads() - 1) / s.blockHeads();
-  int64_t bytes = s.stages * s.stageBytes() + 2 * s.teams * s.scoreBytes();
   int64_t blocks =
-      s.teams == 1 && 2 * (bytes + 1024) <= gpu.sharedBytesPerSM ? 2 : 1;
+      s.teams == 1 && 2 * (s.sharedBytes() + 1024) <= gpu.sharedBytesPerSM ? 2
+                                                                           : 1;
   s.splits = std::max<int64_t>(1, gpu.multiprocessors * blocks / s.groups);
   return s;
 }

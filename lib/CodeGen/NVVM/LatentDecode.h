@@ -20,6 +20,7 @@ namespace mla::nvvm {
 /// each.
 struct DecodeShape {
   AttentionSpec spec;
+  DecodeForm form;
   int64_t row;   ///< values of a cache row: latent + rope
   int64_t tile;  ///< tokens: 16, or 32 for fp8
   int64_t pitch; ///< bytes
@@ -36,12 +37,17 @@ struct DecodeShape {
   int64_t queryStages() const { return teams * headTiles; }
   /// One of a team's two buffers of score partials, f32 [4 warps][16][heads].
   int64_t scoreBytes() const { return 4 * 16 * teamHeads() * 4; }
+  int64_t sharedBytes() const {
+    return stages * stageBytes() + 2 * teams * scoreBytes();
+  }
   std::string name(llvm::StringRef family) const;
 };
 
-/// The shape for `spec`, or none if the dimensions do not fit the tiles.
-std::optional<DecodeShape> decodeShape(const AttentionSpec &spec,
-                                       const Gpu &gpu);
+/// Whether the dimensions fit the tiles of all forms.
+bool fitsDecodeTiles(const AttentionSpec &spec);
+/// The shape of a form for `spec`, which fits the tiles.
+DecodeShape decodeShape(const AttentionSpec &spec, DecodeForm form,
+                        const Gpu &gpu);
 
 /// What a block has to do. Splits are numbered through all tokens, token by
 /// token, so that a partial result's row is its number.
