@@ -69,3 +69,19 @@ function(mla_mlir_library name)
     add_dependencies(${name} ${ARG_DEPENDS})
   endif()
 endfunction()
+
+# mla_embed(OUT files...): OUT is a list {"name", "text"}, ... of texts that a
+# program carries, to be included in an array's initialiser; a file's name is
+# without folder and extension. Made when CMake runs, which it does again when a
+# file changes.
+function(mla_embed out)
+  set(entries "")
+  foreach(file ${ARGN})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    get_filename_component(name ${file} NAME_WE)
+    file(READ ${file} text)
+    string(APPEND entries "{\"${name}\", R\"embedded(${text})embedded\"},\n")
+  endforeach()
+  # Only if it is different, so that nothing is compiled without need.
+  file(CONFIGURE OUTPUT ${out} CONTENT "@entries@" @ONLY)
+endfunction()

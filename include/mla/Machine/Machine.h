@@ -29,7 +29,7 @@ struct Capability {
   int64_t sharedBytesPerSM;    ///< 1,024 of which each block takes as well
   int64_t registersPerSM;      ///< of 32 bits
   int64_t threadsPerSM;
-  bool hasFp4;     ///< block-scaled fp4 mma.sync, fp4 conversions
+  bool hasFp4;     ///< block-scaled fp4 products, fp4 conversions
   bool hasWgmma;   ///< Hopper's warpgroup products
   bool hasTcgen05; ///< SM100's tensor memory
   bool hasKernels; ///< mla generates code for it
@@ -42,7 +42,7 @@ const Capability *findCapability(std::string_view name);
 
 /// How devices reach each other.
 struct Link {
-  std::string kind = "none";      ///< "none", "pcie4", "pcie5", "nvlink"
+  std::string kind = "none";      ///< "none", "pcie3" to "pcie6", "nvlink"
   std::optional<bool> peerAccess; ///< tried with data; none: not known
   double writeBytesPerSecond = 0; ///< stores of a kernel into a peer's memory
   double readBytesPerSecond = 0;  ///< loads of a kernel from a peer's memory
@@ -69,7 +69,8 @@ struct Machine {
   int64_t reservedBytes = 0;      ///< taken by driver, context and libraries
   int64_t l2Bytes = 0;
   double readBytesPerSecond = 0;  ///< a kernel that only reads
-  /// Dense products with tensor cores, two flops a multiply-add; 0: none.
+  /// Dense products with tensor cores, two flops a multiply-add; 0: none. On the
+  /// host bf16 stands for vector units in f32.
   double bf16FlopsPerSecond = 0, fp8FlopsPerSecond = 0, fp4FlopsPerSecond = 0;
   /// Between the end of a kernel and the beginning of the next one's work, in a
   /// graph with programmatic dependent launch.
@@ -81,6 +82,9 @@ struct Machine {
 
   bool isHost() const { return architecture == "host"; }
   const Capability *capability() const { return findCapability(architecture); }
+  /// Where the figure at a JSON pointer ("/device/clock_hz") is from: its source
+  /// or that of what holds it; "" if neither has one.
+  std::string_view sourceOf(std::string_view pointer) const;
 
   /// Reads a file and checks it: one line for each mistake.
   static Result<Machine> read(const std::filesystem::path &file);
