@@ -55,6 +55,9 @@ std::vector<Program> mla::programsFor(const Machine &machine,
   constexpr int64_t smallTokens = 64, promptSequences = 8;
   // Logits of more than 256 tokens are what only a perplexity wants.
   constexpr int64_t mostSequences = 256;
+  static constexpr int64_t ofGpu[] = {1, 8, 64, 2048}, ofHost[] = {16, 256};
+  if (stepTokens.empty())
+    stepTokens = machine.isHost() ? ArrayRef(ofHost) : ArrayRef(ofGpu);
   std::vector<Program> programs;
   for (int64_t tokens : stepTokens) {
     int64_t sequences = std::min(tokens, maxSequences);
@@ -93,8 +96,7 @@ static std::vector<Target> &gpuTargets() {
 void mla::registerGpuLowerings(ArrayRef<Lowering> lowerings) {
   gpuTargets().clear();
   for (const Gpu &gpu : gpus())
-    if (gpu.canLower)
-      gpuTargets().push_back({gpu.name, lowerings});
+    gpuTargets().push_back({gpu.name, lowerings});
 }
 
 ArrayRef<const Target *> mla::targets() {
@@ -130,6 +132,19 @@ mla::lookupLowering(StringRef name) {
   return {nullptr, nullptr};
 }
 
+Result<std::unique_ptr<TargetMachine>> TargetMachine::open(StringRef text) {
+  bool isArchitecture = text == "host" || lookupGpu(text);
+  Result<Machine> machine = isArchitecture ? defaultMachine(text.str())
+                                           : findMachine(text.str());
+  if (!machine.ok())
+    return machine.status();
+  const Target *target = lookupTarget(machine->architecture);
+  if (!target)
+    return Status(StatusCode::Unsupported, "no lowerings are known for " +
+                           machine->architecture);
+  return std::unique_ptr<TargetMachine>(new TargetMachine(*machine, *target));
+}
+
 //===----------------------------------------------------------------------===//
 // The choice
 //===----------------------------------------------------------------------===//
@@ -146,7 +161,14 @@ Selection mla::select(const Target &target, Operation *op,
   for (const Lowering &lowering : target.lowerings) {
     if (op->getName().getStringRef() != lowering.op)
       continue;
-    Candidate candidate{&lowering, std::nullopt, lowering.refuses(op, site)};
+    Candidate candidate{&lowering, std::nullopt, std::nullopt};
+    if (site.gpu && !site.gpu->canLower)
+      candidate.refusal = {Need::Instruction,
+                           "needs a target that code is generated for, found " +
+                               site.gpu->name.str(),
+                           ""};
+    else
+      candidate.refusal = lowering.refuses(op, site);
     if (!candidate.refusal)
       candidate.estimate = lowering.cost(op, site, step);
     selection.candidates.push_back(std::move(candidate));

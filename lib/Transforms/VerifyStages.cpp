@@ -96,38 +96,53 @@ struct VerifyFusedPass : mla::impl::VerifyFusedPassBase<VerifyFusedPass> {
 // After selection
 //===----------------------------------------------------------------------===//
 
-/// What is wrong with the lowering of `op`, or nothing.
-static Refusal checkLowering(Operation *op) {
-  Attribute attr = op->getAttr(loweringAttr);
-  if (!attr)
-    return "has no lowering";
-  auto name = dyn_cast<StringAttr>(attr);
-  auto [target, lowering] =
-      lookupLowering(name ? name.getValue() : StringRef());
-  if (!lowering)
-    return "has an unknown lowering";
-  if (op->getName().getStringRef() != lowering->op)
-    return ("has the lowering of another op, " + lowering->op).str();
-  if (Refusal refusal = lowering->refuses(op))
-    return "has a lowering that refuses it: " + *refusal;
-  return std::nullopt;
-}
-
 namespace {
 struct VerifySelectedPass
     : mla::impl::VerifySelectedPassBase<VerifySelectedPass> {
+  using VerifySelectedPassBase::VerifySelectedPassBase;
+
   void runOnOperation() override {
     markAllAnalysesPreserved();
+    auto on = TargetMachine::open(target);
+    if (!on.ok()) {
+      getOperation().emitError(on.status().message());
+      return signalPassFailure();
+    }
+    std::vector<LoweringSite> sites;
+    for (const Program &program :
+         programsFor((*on)->machine(), stepTokens, maxSequences))
+      sites.emplace_back(**on, program, maxContext, activations == "fp4");
     getOperation().walk([&](Operation *op) {
       if (!isTensorLevelOp(op))
         return;
-      if (Refusal wrong = checkLowering(op)) {
-        InFlightDiagnostic error = op->emitOpError(*wrong);
-        if (Attribute attr = op->getAttr(loweringAttr))
-          error << ", found " << attr;
-        signalPassFailure();
-      }
+      std::optional<std::string> wrong;
+      for (const LoweringSite &site : sites)
+        if (!wrong)
+          wrong = check(op, site);
+      if (!wrong)
+        return;
+      InFlightDiagnostic error = op->emitOpError(*wrong);
+      if (Attribute attr = op->getAttr(loweringAttr))
+        error << ", found " << attr;
+      signalPassFailure();
     });
+  }
+
+private:
+  /// What is wrong with the lowering of `op`, or nothing.
+  static std::optional<std::string> check(Operation *op,
+                                          const LoweringSite &site) {
+    if (!op->hasAttr(loweringAttr))
+      return "has no lowering";
+    auto [target, lowering] =
+        lookupLowering(loweringOf(op, site.program.name));
+    if (!lowering)
+      return "has an unknown lowering";
+    if (op->getName().getStringRef() != lowering->op)
+      return ("has the lowering of another op, " + lowering->op).str();
+    if (auto refusal = lowering->refuses(op, site))
+      return "has a lowering that refuses it: " + refusal->text;
+    return std::nullopt;
   }
 };
 } // namespace

@@ -16,8 +16,10 @@
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace mla {
 
@@ -54,19 +56,45 @@ struct Program {
   int64_t maxSequences;
   bool prompts = false; ///< few sequences with many tokens each
 };
-/// The programs for these bounds of a step, ascending. A GPU has two for more than
+/// The programs for these bounds of a step, ascending (none: 16 and 256 on the host;
+/// 1, 8, 64 and 2048). A GPU has two for more than
 /// 64 tokens: prompts, and a token each of many sequences.
 std::vector<Program> programsFor(const Machine &machine,
                                  llvm::ArrayRef<int64_t> stepTokens,
                                  int64_t maxSequences);
 
+/// A machine that is compiled for, and what follows from it.
+class TargetMachine {
+public:
+  /// An architecture ("sm_120a": the machine that stands for it), a shipped
+  /// machine or a machine's file.
+  static Result<std::unique_ptr<TargetMachine>> open(llvm::StringRef text);
+
+  const Machine &machine() const { return model_.machine(); }
+  const cost::Model &model() const { return model_; }
+  const Gpu *gpu() const { return gpu_ ? &*gpu_ : nullptr; }
+  const struct Target &target() const { return *target_; }
+
+private:
+  TargetMachine(const Machine &machine, const struct Target &target)
+      : model_(machine), gpu_(gpuOf(machine)), target_(&target) {}
+  cost::Model model_;
+  std::optional<Gpu> gpu_;
+  const struct Target *target_;
+};
+
 /// What a lowering is judged for.
 struct LoweringSite {
+  LoweringSite(const TargetMachine &on, Program program,
+               int64_t maxContext = 131072, bool fp4Activations = false)
+      : model(on.model()), gpu(on.gpu()), program(std::move(program)),
+        maxContext(maxContext), fp4Activations(fp4Activations) {}
+
   const cost::Model &model; ///< and with it the machine
   const Gpu *gpu;           ///< null on the host
   Program program;
-  int64_t maxContext = 131072;
-  bool fp4Activations = false; ///< --activations fp4
+  int64_t maxContext;
+  bool fp4Activations; ///< --activations fp4
 
   const Machine &machine() const { return model.machine(); }
   /// The step that costs are compared for: as large as the program's.
@@ -97,7 +125,8 @@ struct Target {
 /// All targets: the host, and the GPUs whose table has been registered.
 llvm::ArrayRef<const Target *> targets();
 const Target *lookupTarget(llvm::StringRef name);
-/// Gives the table to every GPU that kernels are made for. Once, at the start of a
+/// Gives the table to every GPU; select() refuses all for those that no code is
+/// generated for. Once, at the start of a
 /// program that compiles.
 void registerGpuLowerings(llvm::ArrayRef<Lowering> lowerings);
 

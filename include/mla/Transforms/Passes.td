@@ -327,10 +327,22 @@ def SelectLoweringPass : Pass<"mla-select-lowering", "::mlir::ModuleOp"> {
 def VerifySelectedPass : Pass<"mla-verify-selected", "::mlir::ModuleOp"> {
   let summary = "Checks that each op has one known lowering";
   let description = [{
-    Each tensor-level op has an attribute `lowering` that names a row of a
-    target's table that is made for this op and does not refuse it. Changes
-    nothing.
+    Each tensor-level op has an attribute `lowering` that names, for each program,
+    a row of the target's table that is made for this op and does not refuse it.
+    Changes nothing. The options are those of `mla-select-lowering`.
   }];
+  let options = [
+    Option<"target", "target", "std::string", "\"host\"",
+           "Architecture, shipped machine, or a machine's file">,
+    ListOption<"stepTokens", "step-tokens", "int64_t",
+               "Most tokens of a step, ascending; one program each">,
+    Option<"maxSequences", "max-sequences", "int64_t", "64",
+           "Most sequences of a step">,
+    Option<"maxContext", "max-context", "int64_t", "131072",
+           "Most tokens of a sequence">,
+    Option<"activations", "activations", "std::string", "\"16bit\"",
+           "16bit or fp4">
+  ];
 }
 
 //===----------------------------------------------------------------------===//

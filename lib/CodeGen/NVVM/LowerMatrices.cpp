@@ -66,39 +66,50 @@ void ProgramLowering::launchLinear(Operation *op, LinearSpec spec, Input x,
     spec.eps = x.norm.getEps().convertToDouble();
     all.push_back(rows(x.norm.getWeight()));
   }
-  int64_t weightRows = 0;
-  for (const MatrixShape &m : spec.segments)
-    weightRows += m.rows;
-  // Tens of tokens too, if there are rows enough for a block of these on every
-  // other multiprocessor: measured on an H200, twice as fast as tiles at 20,480
-  // rows, as fast at 2,112.
-  bool large = isLarge() || (maxTokens() > 16 && weightRows >= 8192);
-  if (large && isPacked(spec.segments[0].format)) {
+  LinearForm form = formOf(op, spec);
+  if (form == LinearForm::Large || form == LinearForm::LargeFp4) {
+    bool fp4 = form == LinearForm::LargeFp4;
     ArrayRef<Value> rest = operands;
     if (spec.outputs) {
       all.push_back(rest.back());
       rest = rest.drop_back();
     }
     std::string name = packedRowsName(spec);
+    if (fp4)
+      name += "_fp4";
     Value &x16 = packedRows[{x.rows.getAsOpaquePointer(),
                              x.norm ? x.norm.getOperation() : nullptr, name}];
     if (!x16) {
       // Bytes; there is no format for these alone.
       x16 = workspace({"ceildiv(" + count + ", 16)",
-                       text(packedRowsBytes(spec))},
+                       text(fp4 ? packedRowsFp4Bytes(spec)
+                                : packedRowsBytes(spec))},
                       Format::FP8E4M3);
       all.push_back(x16);
-      launch(op, packRows(site(op), spec), all, {count});
+      launch(op, fp4 ? packRowsFp4(site(op), spec) : packRows(site(op), spec),
+             all, {count});
     }
     all = {x16};
     all.append(rest.begin(), rest.end());
-    launch(op, linearLarge(site(op), spec), all, {count}, text(weightBytes));
+    launch(op,
+           fp4 ? linearLargeFp4(site(op), spec) : linearLarge(site(op), spec),
+           all, {count}, text(weightBytes));
     return;
   }
   all.append(operands.begin(), operands.end());
-  bool isF32 = spec.segments[0].format == Format::F32;
-  launch(op, isF32 ? linearF32(site(op), spec) : linear(site(op), spec), all,
-         {count}, text(weightBytes));
+  Kernel kernel = form == LinearForm::F32 ? linearF32(site(op), spec)
+                  : form == LinearForm::Stream
+                      ? linearStream(site(op), spec)
+                      : linearTile(site(op), spec);
+  launch(op, kernel, all, {count}, text(weightBytes));
+}
+
+LinearForm ProgramLowering::formOf(Operation *op, const LinearSpec &spec) {
+  // A run of weights in f32 beside others has the one kernel that can do it.
+  if (isa<LinearOp, JoinedLinearOp, GatedLinearOp, LMHeadOp>(op) &&
+      isPacked(spec.segments[0].format))
+    return parseLinearForm(chosen(op));
+  return bestForm(spec, where);
 }
 
 void ProgramLowering::lowerHead(LMHeadOp op) {
@@ -153,9 +164,7 @@ void ProgramLowering::lowerExperts(Operation *op, Input x, Value indices,
     }
     first.append({indices, weights, packed(gate), packed(up)});
     SmallVector<Value> second{Value(), indices, packed(down)};
-    bool joined = !shared.empty() && formatOf(shared[0]) == spec.gate.format &&
-                  formatOf(shared[1]) == spec.gate.format &&
-                  formatOf(shared[2]) == spec.down.format;
+    bool joined = joinsShared(gate, down, shared);
     int64_t sharedGate = 0, sharedDown = 0;
     if (joined) {
       spec.sharedRows = matrix(shared[0]).rows;

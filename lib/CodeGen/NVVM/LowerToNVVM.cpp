@@ -13,6 +13,7 @@
 #include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "llvm/ADT/StringSet.h"
+#include "llvm/ADT/StringSwitch.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
@@ -162,25 +163,27 @@ void ProgramLowering::launchWithCacheWrite(Operation *op, const Kernel &kernel,
 void ProgramLowering::lowerAttention(LatentAttentionOp op) {
   flushCacheWrite();
   Value cache = get(op.getCache());
-  auto type = cast<CacheType>(cache.getType());
-  AttentionSpec spec;
-  spec.heads = op.getHeads();
-  spec.latent = op.getKvLora();
-  spec.rope = type.getWidth() - spec.latent;
-  spec.cache = type.getFormat();
-  spec.scale = op.getScale().convertToDouble();
-  spec.maxTokens = maxTokens();
-  spec.maxSequences = program.getMaxSequences();
-  spec.maxContext = maxContext;
+  AttentionSpec spec = attentionSpec(op, where);
   Value y = result(op.getResult());
   SmallVector<std::string> scalars{"pages"};
   if (std::optional<std::string> scale = cacheScale(cache))
     scalars.push_back(*scale);
-  bool many = prefill && canPrefill(spec);
-  if (many)
+  StringRef form = chosen(op);
+  AttentionKernels kernels;
+  if (form == "prefill") {
     scalars.push_back("tokens");
-  AttentionKernels kernels = many ? latentAttentionPrefill(site(op), spec)
-                                  : latentAttention(site(op), spec);
+    kernels = latentAttentionPrefill(site(op), spec);
+  } else if (form == "simple") {
+    kernels = latentAttentionSimple(site(op), spec);
+  } else {
+    kernels = latentAttentionSplit(
+        site(op), spec,
+        llvm::StringSwitch<DecodeForm>(form)
+            .Case("split_kv_wide", DecodeForm::Wide)
+            .Case("split_kv_teams", DecodeForm::Teams)
+            .Case("split_kv_deep", DecodeForm::Deep)
+            .Default(DecodeForm::Narrow));
+  }
   Value partial = workspace({kernels.partialRows, text(kernels.partialWidth)},
                             kernels.partialFormat);
   Value lse =
@@ -381,11 +384,11 @@ LogicalResult ProgramLowering::lower(func::FuncOp step) {
   std::string prefix = (gpu.name + ".").str();
   for (Operation &op : body.without_terminator()) {
     if (!isa<GetWeightOp, GetCacheOp>(op)) {
-      auto lowering = op.getAttrOfType<StringAttr>("lowering");
-      if (!lowering || !lowering.getValue().starts_with(prefix))
+      StringRef lowering = loweringOf(&op, where.program.name);
+      if (!lowering.starts_with(prefix))
         return op.emitOpError("expected a lowering to ")
-               << gpu.name << ", found "
-               << (lowering ? lowering.getValue() : "none")
+               << gpu.name << " for " << where.program.name << ", found "
+               << (lowering.empty() ? "none" : lowering)
                << "; run mla-select-lowering first";
     }
     if (failed(lowerOp(&op)))
@@ -401,7 +404,12 @@ struct LowerToNVVMPass : mla::impl::LowerToNVVMPassBase<LowerToNVVMPass> {
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    const Gpu *gpu = lookupGpu(target);
+    auto on = TargetMachine::open(target);
+    if (!on.ok()) {
+      module.emitError(on.status().message());
+      return signalPassFailure();
+    }
+    const Gpu *gpu = (*on)->gpu();
     if (!gpu || !gpu->canLower) {
       module.emitOpError("expected a GPU target that kernels are made for, "
                          "found '")
@@ -413,28 +421,20 @@ struct LowerToNVVMPass : mla::impl::LowerToNVVMPassBase<LowerToNVVMPass> {
       module.emitOpError("expected a function @step");
       return signalPassFailure();
     }
-    OpBuilder b = OpBuilder::atBlockEnd(module.getBody());
-    auto kernels = ModuleOp::create(b, module.getLoc(), "kernels");
-    SmallVector<int64_t> buckets(stepTokens.begin(), stepTokens.end());
-    if (buckets.empty())
-      buckets = {1, 8, 64};
-    for (auto [i, tokens] : llvm::enumerate(buckets)) {
-      if (tokens < 1 || (i > 0 && tokens <= buckets[i - 1])) {
+    for (auto [i, tokens] : llvm::enumerate(stepTokens))
+      if (tokens < 1 || (i > 0 && tokens <= stepTokens[i - 1])) {
         module.emitOpError("expected ascending, positive step-tokens, found ")
-            << tokens;
+            << int64_t(tokens);
         return signalPassFailure();
       }
-      int64_t sequences =
-          std::min({tokens, int64_t(maxSequences), maxOutputs});
-      // Many tokens are prompts, or one token each of many sequences.
-      if (tokens > smallTokens &&
-          failed(addProgram(step, kernels, *gpu, tokens,
-                            std::min(sequences, prefillSequences), true)))
+    OpBuilder b = OpBuilder::atBlockEnd(module.getBody());
+    auto kernels = ModuleOp::create(b, module.getLoc(), "kernels");
+    for (const Program &program :
+         programsFor((*on)->machine(), stepTokens, maxSequences))
+      if (failed(addProgram(step, kernels,
+                            LoweringSite(**on, program, maxContext,
+                                         activations == "fp4"))))
         return signalPassFailure();
-      if ((tokens <= smallTokens || sequences > prefillSequences) &&
-          failed(addProgram(step, kernels, *gpu, tokens, sequences, false)))
-        return signalPassFailure();
-    }
     // Not launched by a step: benchmarks measure the memory with it.
     readCeiling({kernels, module.getLoc(), *gpu});
     eraseUnused(kernels);
@@ -456,22 +456,19 @@ private:
         function.erase();
   }
 
-  /// Most tokens of the small forms, and most sequences of a step of prompts.
-  static constexpr int64_t smallTokens = 64, prefillSequences = 8;
   /// Most rows of logits: those of 2048 tokens would take 1.3 GB with Kimi's
   /// vocabulary, for what only a perplexity wants.
   static constexpr int64_t maxOutputs = 256;
 
-  LogicalResult addProgram(func::FuncOp step, ModuleOp kernels, const Gpu &gpu,
-                           int64_t tokens, int64_t sequences, bool prefill) {
+  LogicalResult addProgram(func::FuncOp step, ModuleOp kernels,
+                           const LoweringSite &where) {
     OpBuilder b(step);
-    std::string name = (prefill ? "prefill" : "step") + std::to_string(tokens);
-    auto program =
-        ProgramOp::create(b, step.getLoc(), b.getStringAttr(name), tokens,
-                          sequences, std::min(tokens, maxOutputs),
-                          IntegerAttr());
+    const Program &kind = where.program;
+    auto program = ProgramOp::create(
+        b, step.getLoc(), b.getStringAttr(kind.name), kind.maxTokens,
+        kind.maxSequences, std::min(kind.maxTokens, maxOutputs), IntegerAttr());
     program.getBody().emplaceBlock();
-    ProgramLowering lowering(program, kernels, gpu, maxContext, prefill);
+    ProgramLowering lowering(program, kernels, where);
     if (failed(lowering.lower(step)))
       return failure();
     numLaunches += lowering.launches;

@@ -7,9 +7,8 @@
 #ifndef MLA_LIB_CODEGEN_NVVM_LOWERTONVVM_H
 #define MLA_LIB_CODEGEN_NVVM_LOWERTONVVM_H
 
-#include "Kernels.h"
+#include "Lowerings.h"
 #include "lib/CodeGen/Emit/ProgramWriter.h"
-#include "mla/Quant/Pack.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <map>
 #include <tuple>
@@ -22,11 +21,10 @@ namespace mla::nvvm {
 /// whose result it adds to the residual stream.
 class ProgramLowering : ProgramWriter {
 public:
-  /// `prefill`: for prompts, few sequences with many tokens each.
-  ProgramLowering(ProgramOp program, mlir::ModuleOp kernels, const Gpu &gpu,
-                  int64_t maxContext, bool prefill)
-      : ProgramWriter(program, kernels), program(program), gpu(gpu),
-        maxContext(maxContext), prefill(prefill) {}
+  ProgramLowering(ProgramOp program, mlir::ModuleOp kernels,
+                  const LoweringSite &where)
+      : ProgramWriter(program, kernels), program(program), where(where),
+        gpu(*where.gpu) {}
 
   mlir::LogicalResult lower(mlir::func::FuncOp step);
   using ProgramWriter::launches;
@@ -46,6 +44,12 @@ private:
   /// The launches of a linear whose operands behind x and gamma are `operands`.
   void launchLinear(mlir::Operation *op, LinearSpec spec, Input x,
                     llvm::ArrayRef<mlir::Value> operands, int64_t weightBytes);
+  /// The lowering that was chosen for `op` in this program, without its target.
+  llvm::StringRef chosen(mlir::Operation *op) {
+    return loweringOf(op, where.program.name).split('.').second;
+  }
+  /// That of a linear: chosen for the op, if it is one, else the best for `spec`.
+  LinearForm formOf(mlir::Operation *op, const LinearSpec &spec);
   void lowerAttention(LatentAttentionOp op);
   void lowerCacheWrite(LatentCacheWriteOp op);
   void lowerExperts(mlir::Operation *op, Input x, mlir::Value indices,
@@ -98,9 +102,8 @@ private:
               const std::string &weightBytes = "");
 
   ProgramOp program;
+  const LoweringSite &where;
   const Gpu &gpu;
-  int64_t maxContext;
-  bool prefill;
   llvm::DenseMap<mlir::Value, RMSNormOp> putOff;
   std::optional<CacheWrite> cacheWrite;
   llvm::DenseSet<mlir::Operation *> done; ///< sums that a producer did
@@ -112,23 +115,7 @@ private:
 
 //===--- Inside --------------------------------------------------------------===//
 
-inline WeightType weightType(mlir::Value v) { return llvm::cast<WeightType>(v.getType()); }
-inline Format formatOf(mlir::Value weight) { return weightType(weight).getFormat(); }
-inline MatrixShape matrix(mlir::Value weight) {
-  WeightType type = weightType(weight);
-  unsigned rank = type.getRank();
-  return {type.getFormat(), type.getDim(rank - 2), type.getDim(rank - 1)};
-}
 inline std::string text(int64_t n) { return std::to_string(n); }
-
-/// Whether a matrix is multiplied by tensor cores, from packed memory; others
-/// are in f32.
-inline bool isPacked(Format format) { return quant::canPack(format); }
-
-inline int64_t bytesInMemory(MatrixShape m) {
-  return isPacked(m.format) ? quant::packedBytes(m.format, m.rows, m.columns)
-                            : m.rows * m.columns * 4;
-}
 
 } // namespace mla::nvvm
 

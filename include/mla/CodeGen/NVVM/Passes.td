@@ -34,13 +34,16 @@ def LowerToNVVMPass : Pass<"mla-lower-to-nvvm", "::mlir::ModuleOp"> {
     Does not place workspaces: `mla-plan-memory` does.
   }];
   let options = [
-    Option<"target", "target", "std::string", "\"sm_120a\"", "Name of the GPU target">,
+    Option<"target", "target", "std::string", "\"sm_120a\"",
+           "Architecture, shipped machine, or a machine's file">,
     ListOption<"stepTokens", "step-tokens", "int64_t",
                "Most tokens of a step, ascending; one program each (default 1, 8, 64)">,
     Option<"maxSequences", "max-sequences", "int64_t", "64",
            "Most sequences of a step">,
     Option<"maxContext", "max-context", "int64_t", "131072",
-           "Most tokens of a sequence">
+           "Most tokens of a sequence">,
+    Option<"activations", "activations", "std::string", "\"16bit\"",
+           "16bit or fp4">
   ];
   let statistics = [
     Statistic<"numKernels", "kernels", "Kernels made">,
