@@ -49,6 +49,12 @@ struct Matrix {
   int64_t rows, columns;
 };
 
+/// What a linear does besides its product.
+struct Prologue {
+  bool norm = false;  ///< RMS norm of x
+  bool exact = false; ///< x in two parts, as routers have it
+};
+
 struct Attention {
   int64_t heads, latent, rope;
   Format cache;
@@ -66,9 +72,20 @@ struct Experts {
 
 enum class Collective { Nccl, OneShot, Fused };
 
-/// Fitted constants, share/calibration/kernels.json; units in docs/cost-model.md.
+/// A constant of the model: docs/cost-model.md says what each stands for.
+struct Constant {
+  std::string_view name; ///< "stream.nvfp4.bytes_per_cycle"
+  std::string_view unit; ///< "seconds", "bytes a cycle", ...
+  double start;          ///< where fitting begins
+  double low, high;      ///< what it may be
+};
+/// All constants, in the order of their names.
+std::span<const Constant> constants();
+
+/// Fitted constants, share/calibration/kernels.json.
 struct Calibration {
-  std::map<std::string, double> values; ///< "stream.nvfp4.bytes_per_cycle", ...
+  std::map<std::string, double> values; ///< each of constants(), no others
+  /// Refuses missing, unknown and impossible constants, one line for each.
   static Result<Calibration> parse(std::string_view text, std::string name);
   /// The shipped one.
   static const Calibration &shipped();
@@ -84,7 +101,8 @@ public:
   const Machine &machine() const { return m; }
 
   /// Linear of one token: all segments in one pass (lib/CodeGen/NVVM/Stream*).
-  Estimate linearStream(std::span<const Matrix> segments) const;
+  Estimate linearStream(std::span<const Matrix> segments,
+                        Prologue prologue = {}) const;
   /// Up to 64 tokens (Tile*).
   Estimate linearTile(std::span<const Matrix> segments, int64_t tokens) const;
   /// Many tokens: packing of rows, then the product (PackRows, Large*).
@@ -106,6 +124,8 @@ public:
   Estimate heads(int64_t heads, const Matrix &matrix, int64_t tokens) const;
   /// A kernel that only moves rows: norms, sums, embedding, cache writes.
   Estimate rows(int64_t tokens, int64_t bytesPerToken) const;
+  /// What lies between the kernels of a step of so many launches.
+  double gaps(int64_t launches) const;
   /// An all-reduce of `bytes` among `ranks`; an error if the machine's file has
   /// no figures for it.
   Result<Estimate> allReduce(Collective method, int64_t ranks,

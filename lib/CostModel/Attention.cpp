@@ -1,0 +1,159 @@
+//===- Attention.cpp - attention over the latent cache --------------------===//
+//
+// Part of mla. How rows are divided among blocks is that of decodeShape() and
+// divideStep() in lib/CodeGen/NVVM/LatentCombine.cpp; prompts:
+// PrefillAttention.cpp.
+//
+//===----------------------------------------------------------------------===//
+#include "Terms.h"
+
+namespace mla::cost {
+
+namespace {
+/// decodeShape() for a step.
+struct DecodeSplit {
+  int64_t tile;       ///< rows
+  int64_t blockHeads; ///< heads of a block
+  int64_t groups;     ///< of heads, a block each
+  int64_t splits;     ///< most of all tokens together, for each group
+  int64_t perSM;      ///< blocks at a time
+
+  DecodeSplit(const Attention &shape, int64_t tokens, const Machine &m);
+};
+
+DecodeSplit::DecodeSplit(const Attention &shape, int64_t tokens,
+                         const Machine &m) {
+  bool fp8 = shape.cache == Format::FP8E4M3;
+  tile = fp8 ? 32 : 16;
+  int64_t headTiles = shape.heads <= 8 ? 1 : 2, teams = 1, stages = 5;
+  bool small = shape.heads <= 16 || tokens == 1;
+  if (!small) {
+    teams = 2;
+    stages = 4;
+    if (!fp8 && shape.heads <= 24) {
+      headTiles = 3;
+      teams = 1;
+    }
+  }
+  blockHeads = teams * headTiles * 8;
+  groups = ceilDiv(shape.heads, blockHeads);
+  int64_t bytes = stages * 16 * 2 * (shape.latent + shape.rope) +
+                  2 * teams * 4 * 16 * headTiles * 8 * 4;
+  const Capability *capability = m.capability();
+  int64_t shared = capability ? capability->sharedBytesPerSM : 102400;
+  perSM = teams == 1 && 2 * (bytes + 1024) <= shared ? 2 : 1;
+  splits = std::max<int64_t>(1, m.multiprocessors * perSM / groups);
+}
+} // namespace
+
+/// Tiles of the longest split, and how many splits there are: every token has
+/// `rows` rows.
+static std::pair<int64_t, int64_t>
+divide(const DecodeSplit &d, int64_t tokens, int64_t rows) {
+  int64_t tiles = ceilDiv(rows, d.tile);
+  if (tokens >= d.splits)
+    return {tiles, tokens};
+  int64_t free = tokens == 1 ? d.splits : std::max<int64_t>(d.splits - tokens, 1);
+  int64_t most = ceilDiv(tiles * tokens, free);
+  int64_t own = ceilDiv(tiles, most);
+  return {ceilDiv(tiles, own), ceilDiv(tiles, ceilDiv(tiles, own)) * tokens};
+}
+
+Estimate Model::attentionDecode(const Attention &shape,
+                                const Step &step) const {
+  Terms t(m, c);
+  int64_t rows = step.context + 1;
+  double rowBytes = cacheRowBytes(shape);
+  double all = double(step.sequences) * double(rows) * rowBytes;
+  Estimate e;
+  e.launches = 1;
+  e.cacheBytes = all;
+  e.flops = 2.0 * double(2 * shape.latent + shape.rope) *
+            double(shape.heads) * double(step.tokens) * double(rows);
+  if (m.isHost())
+    return t.onHost(e);
+
+  DecodeSplit d(shape, step.tokens, m);
+  auto [longest, splits] = divide(d, step.tokens, rows);
+  int64_t blocks = splits * d.groups;
+  // Blocks beyond those that run at once begin as others end.
+  int64_t waves = ceilDiv(blocks, m.multiprocessors * d.perSM);
+  double tilesOfSM = double(longest * waves) *
+                     double(std::min(d.perSM, ceilDiv(blocks, m.multiprocessors)));
+  double tileBytes = double(d.tile) * rowBytes;
+  std::string_view cache = cacheName(shape.cache);
+  std::string_view size = d.blockHeads <= 8    ? "cycles_8"
+                          : d.blockHeads <= 16 ? "cycles_16"
+                                               : "cycles_32";
+  double heads = double(std::min(d.blockHeads, shape.heads));
+  // Partial results are written and read in 16 bits, whole ones in 32.
+  double values = double(shape.heads * shape.latent);
+  bool joined = splits > step.tokens;
+  double written = joined ? 2 * values * double(splits)
+                          : 4 * values * double(step.tokens);
+  double l2 = m.readBytesPerSecond * t("attention.partial_share");
+  Parts p;
+  // The pipeline of reading gets going while the first rows are computed.
+  double busiest = tilesOfSM * tileBytes;
+  p.latency = t("attention.latency") + t("attention.head_latency") * heads +
+              t("attention.ramp_latency") * busiest /
+                  (busiest + t("attention.ramp_bytes")) +
+              written / l2;
+  // Groups of heads read the same rows, all but the first from L2.
+  p.memory = t.reading(all, busiest / double(std::min(d.groups, d.perSM)));
+  p.decode = t.cycles(tilesOfSM * t("attention", cache, size));
+  t.finish(e, p);
+
+  Estimate combine;
+  combine.launches = 1;
+  Parts q;
+  double ofToken = double(splits) / double(step.tokens);
+  double combineBlocks = double(step.tokens) *
+                         std::max(1.0, values / 8 / (step.tokens > 1 ? 64 : 8));
+  q.latency = t("attention.combine_latency") +
+              (joined ? t("attention.combine_split_latency") * ofToken : 0) +
+              t.cycles(combineBlocks / t.multiprocessors() *
+                       t("attention.block_cycles"));
+  q.memory =
+      joined ? (written + 4 * values * double(step.tokens)) / l2 : 0;
+  t.finish(combine, q);
+  return e += combine;
+}
+
+Estimate Model::attentionPrefill(const Attention &shape,
+                                 const Step &step) const {
+  Terms t(m, c);
+  double rowBytes = cacheRowBytes(shape);
+  double own = double(step.tokens) / double(std::max<int64_t>(step.sequences, 1));
+  // A token sees what is behind it: half of its own prompt.
+  double mean = double(step.context) + (own + 1) / 2;
+  Estimate e;
+  e.launches = 1;
+  e.cacheBytes =
+      double(step.sequences) * (double(step.context) + own) * rowBytes;
+  e.flops = 2.0 * double(2 * shape.latent + shape.rope) *
+            double(shape.heads) * double(step.tokens) * mean;
+  if (m.isHost())
+    return t.onHost(e);
+  // Blocks of 64 (token, head) pairs over tiles of 16 rows, one an SM.
+  double pairs = double(step.tokens) * double(shape.heads);
+  double blocks = pairs / 64;
+  double tiles = mean / 16 + 1;
+  double busiest = std::max(1.0, blocks / t.multiprocessors());
+  // The last blocks have most to do.
+  double last = (double(step.context) + own) / 16;
+  double tilesOfSM = busiest * tiles + (last - tiles) / 2;
+  double flopsOfTile = 2.0 * 64 * 16 * double(2 * shape.latent + shape.rope);
+  double scale = double(2 * shape.latent + shape.rope) / 1088;
+  Parts p;
+  p.latency = t("prefill.latency");
+  p.memory = t.reading(e.cacheBytes, 0);
+  p.matrix = std::max(
+      t.products(flopsOfTile * blocks * tiles, flopsOfTile * tilesOfSM, 0),
+      t.cycles(tilesOfSM * scale *
+               t("prefill", cacheName(shape.cache), "cycles")));
+  t.finish(e, p);
+  return e;
+}
+
+} // namespace mla::cost
