@@ -14,6 +14,7 @@
 #include "mla/Dialect/MLA.h"
 #include "mla/Import/Import.h"
 #include "mla/Plan/Plan.h"
+#include "mla/Target/Lowering.h"
 #include "mla/Support/LLVMError.h"
 #include "mla/Support/OutputFolder.h"
 #include "mlir/IR/AsmState.h"
@@ -76,6 +77,7 @@ private:
   ModelConfig config;
   std::optional<Checkpoint> checkpoint;
   CacheChoice cache;
+  std::unique_ptr<TargetMachine> on;
   const Gpu *gpu = nullptr; ///< the target, if it is one
   OwningOpRef<ModuleOp> module;
 };
@@ -266,7 +268,15 @@ llvm::Error Compilation::emitPlan(const std::filesystem::path &folder,
 }
 
 llvm::Error Compilation::run() {
-  gpu = lookupGpu(options.pipeline.target);
+  auto opened = TargetMachine::open(options.pipeline.target);
+  if (!opened.ok())
+    return toError(opened.status());
+  on = std::move(*opened);
+  gpu = on->gpu();
+  if (gpu && !gpu->canLower && !options.stopAfter)
+    return llvm::createStringError("no code is generated for " +
+                                   gpu->name.str() +
+                                   ", only for sm_120a, sm_90a and host");
   if (llvm::Error error = readModel())
     return error;
   if (options.printConfig) {

@@ -6,7 +6,7 @@
 #include "mla/Dialect/MLA.h"
 #include "mla/Driver/Compile.h"
 #include "mla/Driver/Driver.h"
-#include "mla/Target/Gpu.h"
+#include "mla/CodeGen/NVVM/Lowerings.h"
 #include "mla/Target/Lowering.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/InitLLVM.h"
@@ -40,6 +40,13 @@ static std::vector<std::string> targetNames() {
   return names;
 }
 
+static std::string joined(const std::vector<std::string> &names) {
+  std::string text;
+  for (const std::string &name : names)
+    text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
 /// A range that is checked and, unlike CLI11's, not spelt out by --help.
 static CLI::Validator between(int64_t low, int64_t high) {
   return CLI::Range(low, high).description("");
@@ -70,6 +77,7 @@ static int complain(const std::string &message) {
 
 int mla::compileMain(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
+  registerGpuLowerings(nvvm::lowerings());
   CompileOptions options;
   std::string model = bundledModel(argv[0]).string();
   std::string output, stopAfter;
@@ -86,10 +94,18 @@ int mla::compileMain(int argc, char **argv) {
   app.add_option("-o,--output", output,
                  "Folder of the plan; with --stop-after the file for the IR")
       ->type_name("PATH");
-  app.add_option("--target", options.pipeline.target, "Machine to compile for")
-      ->type_name("NAME")
-      ->capture_default_str()
-      ->check(CLI::IsMember(targetNames()).description(""));
+  std::string machine;
+  auto *target =
+      app.add_option("--target", options.pipeline.target,
+                     "Architecture to compile for: " + joined(targetNames()))
+          ->type_name("NAME")
+          ->capture_default_str()
+          ->check(CLI::IsMember(targetNames()).description(""));
+  app.add_option("--machine", machine,
+                 "Machine to compile for: a file of mla-run probe, or one of " +
+                     joined(shippedMachines()) +
+                     " (default: the one that stands for the target)")
+      ->type_name("MACHINE");
   app.add_option("--max-context", options.maxContext,
                  "Most tokens of a sequence (default: the model's)")
       ->type_name("N")
@@ -108,6 +124,21 @@ int mla::compileMain(int argc, char **argv) {
           ->type_name("N")
           ->capture_default_str()
           ->check(between(1, int64_t(1) << 20));
+
+  std::string choosing = "Choosing lowerings";
+  app.add_option("--lower", options.pipeline.lower,
+                 "Lower an op this way, not the fastest; may be repeated")
+      ->type_name("OP=LOWERING")
+      ->group(choosing)
+      ->take_all();
+  std::string activations = "16bit";
+  app.add_option("--activations", activations,
+                 "16bit, or fp4: prompts times nvfp4 weights with activations in "
+                 "4 bits, on targets that have such products")
+      ->type_name("FORMAT")
+      ->group(choosing)
+      ->capture_default_str()
+      ->check(CLI::IsMember({"16bit", "fp4"}).description(""));
 
   std::string several = "Several ranks";
   app.add_option("--ranks", options.pipeline.ranks,
@@ -199,8 +230,19 @@ int mla::compileMain(int argc, char **argv) {
   else if (output.empty() && !options.printConfig)
     return complain("-o is required: where does the plan go?");
   PipelineOptions &pipeline = options.pipeline;
+  pipeline.fp4Activations = activations == "fp4";
+  if (!machine.empty()) {
+    auto read = findMachine(machine);
+    if (!read.ok())
+      return complain("--machine: " + read.status().message());
+    if (*target && read->architecture != pipeline.target)
+      return complain("--machine " + machine + " is " + read->architecture +
+                      ", --target says " + pipeline.target);
+    pipeline.target = machine;
+  }
   // A GPU wants prompts in large pieces.
-  if (!*steps && lookupGpu(pipeline.target))
+  auto on = TargetMachine::open(pipeline.target);
+  if (!*steps && on.ok() && (*on)->gpu())
     pipeline.maxStepTokens = 2048;
   if (pipeline.maxSequences > pipeline.maxStepTokens) {
     // Each sequence of a step has a token in it.

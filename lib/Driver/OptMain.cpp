@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "mla/CodeGen/Host/Passes.h"
+#include "mla/CodeGen/NVVM/Lowerings.h"
 #include "mla/CodeGen/NVVM/Passes.h"
 #include "mla/Dialect/MLA.h"
 #include "mla/Driver/Driver.h"
@@ -34,6 +35,7 @@ int mla::optMain(int argc, char **argv) {
   registerMLAHostPasses();
   registerMLANVVMPasses();
   registerPipelines();
+  registerGpuLowerings(nvvm::lowerings());
   registerCSEPass();
   registerCanonicalizerPass();
   return asMainReturnCode(

@@ -9,7 +9,7 @@
 #include "mla/Pipelines/Pipelines.h"
 #include "mla/CodeGen/Host/Passes.h"
 #include "mla/CodeGen/NVVM/Passes.h"
-#include "mla/Target/Gpu.h"
+#include "mla/Target/Lowering.h"
 #include "mla/Transforms/Passes.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassOptions.h"
@@ -74,6 +74,28 @@ void mla::buildDistributePipeline(OpPassManager &pm,
   pm.addPass(createVerifyDistributedPass());
 }
 
+/// Whether the target is no host. What cannot be opened is refused by the passes.
+static bool isGpu(const PipelineOptions &options) {
+  auto on = TargetMachine::open(options.target);
+  return on.ok() && (*on)->gpu();
+}
+
+/// Most tokens of the programs. Decoding steps are small, prompts come in large
+/// chunks; a program for small steps has less scratch memory and finer grids. On a
+/// GPU one token has kernels of its own, and up to 64 fit the small forms.
+static SmallVector<int64_t> stepTokens(const PipelineOptions &options) {
+  SmallVector<int64_t> tokens{16};
+  if (isGpu(options))
+    tokens = {1, 8, 64};
+  llvm::erase_if(tokens, [&](int64_t n) { return n >= options.maxStepTokens; });
+  tokens.push_back(options.maxStepTokens);
+  return tokens;
+}
+
+static std::string activations(const PipelineOptions &options) {
+  return options.fp4Activations ? "fp4" : "16bit";
+}
+
 //===----------------------------------------------------------------------===//
 // select: one lowering for each op, or a refusal with reasons
 //===----------------------------------------------------------------------===//
@@ -91,16 +113,29 @@ void mla::buildSelectPipeline(OpPassManager &pm,
   // before any code is generated, and by name: which op, which candidate, why.
   // A GPU has no kernel that attends to chosen positions, and needs none while
   // an indexer chooses all of them. The host keeps the indexer: it is the oracle.
-  if (lookupGpu(options.target)) {
+  if (isGpu(options)) {
     FoldIndexerPassOptions fold;
     fold.maxContext = options.maxContext;
     pm.addPass(createFoldIndexerPass(fold));
   }
 
+  // What costs least depends on how large a step is: the programs are those that
+  // the next stage makes.
   SelectLoweringPassOptions select;
   select.target = options.target;
+  select.stepTokens = stepTokens(options);
+  select.maxSequences = options.maxSequences;
+  select.maxContext = options.maxContext;
+  select.lower.assign(options.lower.begin(), options.lower.end());
+  select.activations = activations(options);
   pm.addPass(createSelectLoweringPass(select));
-  pm.addPass(createVerifySelectedPass());
+  VerifySelectedPassOptions verify;
+  verify.target = options.target;
+  verify.stepTokens = stepTokens(options);
+  verify.maxSequences = options.maxSequences;
+  verify.maxContext = options.maxContext;
+  verify.activations = activations(options);
+  pm.addPass(createVerifySelectedPass(verify));
 }
 
 //===----------------------------------------------------------------------===//
@@ -109,25 +144,17 @@ void mla::buildSelectPipeline(OpPassManager &pm,
 
 void mla::buildLowerPipeline(OpPassManager &pm,
                              const PipelineOptions &options) {
-  // Decoding steps are small, prompts come in large chunks. A program for
-  // small steps has less scratch memory and finer grids.
-  auto buckets = [&](ArrayRef<int64_t> smaller) {
-    SmallVector<int64_t> tokens(smaller);
-    llvm::erase_if(tokens, [&](int64_t n) { return n >= options.maxStepTokens; });
-    tokens.push_back(options.maxStepTokens);
-    return tokens;
-  };
-  if (lookupGpu(options.target)) {
-    // One token has kernels of its own, up to 64 fit the small forms.
+  if (isGpu(options)) {
     LowerToNVVMPassOptions lower;
     lower.target = options.target;
-    lower.stepTokens = buckets({1, 8, 64});
+    lower.stepTokens = stepTokens(options);
     lower.maxSequences = options.maxSequences;
     lower.maxContext = options.maxContext;
+    lower.activations = activations(options);
     pm.addPass(createLowerToNVVMPass(lower));
   } else {
     LowerToHostPassOptions lower;
-    lower.stepTokens = buckets({16});
+    lower.stepTokens = stepTokens(options);
     lower.maxSequences = options.maxSequences;
     pm.addPass(createLowerToHostPass(lower));
   }
@@ -199,7 +226,7 @@ namespace {
 struct StageOptions : PassPipelineOptions<StageOptions> {
   PipelineOptions defaults;
   Option<std::string> target{*this, "target",
-                             llvm::cl::desc("Name of a target"),
+                             llvm::cl::desc("Architecture or machine"),
                              llvm::cl::init(defaults.target)};
   Option<int64_t> maxStepTokens{*this, "max-step-tokens",
                                 llvm::cl::desc("Bound of tokens in a step"),
@@ -223,6 +250,12 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
       llvm::cl::desc("Collectives exchange nothing"),
       llvm::cl::init(defaults.localCollectives)};
 
+  ListOption<std::string> lower{*this, "lower",
+                                llvm::cl::desc("OP=LOWERING, not the fastest")};
+  Option<bool> fp4Activations{*this, "fp4-activations",
+                              llvm::cl::desc("Activations in 4 bits"),
+                              llvm::cl::init(defaults.fp4Activations)};
+
   Option<std::string> cacheFormat{*this, "cache-format",
                                   llvm::cl::desc("Format of latent caches"),
                                   llvm::cl::init("f32")};
@@ -232,6 +265,8 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
   PipelineOptions values() const {
     PipelineOptions options;
     options.target = target;
+    options.lower.assign(lower.begin(), lower.end());
+    options.fp4Activations = fp4Activations;
     options.maxStepTokens = maxStepTokens;
     options.maxSequences = maxSequences;
     options.maxPages = maxPages;

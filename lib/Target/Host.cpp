@@ -35,7 +35,7 @@ static Needed needsPlainWeightsAndCaches(Operation *op,
 
 /// The vector operands are of rank 1, whose type admits only plain formats, and
 /// the latent caches may be in any.
-static constexpr auto any = needsNothing;
+static constexpr auto nothing = needsNothing;
 
 /// Experts that a token is sent to.
 static double topk(Operation *op) {
@@ -90,25 +90,25 @@ const Target &mla::hostTarget() {
       {"embedding", "mla.embedding", needsPlainWeightsAndCaches, reading},
       {"rms_norm", "mla.rms_norm", needsPlainWeightsAndCaches, reading},
       {"layer_norm", "mla.layer_norm", needsPlainWeightsAndCaches, reading},
-      {"linear", "mla.linear", any, reading},
-      {"joined_linear", "mla.joined_linear", any, reading},
-      {"gated_linear", "mla.gated_linear", any, reading},
-      {"swiglu", "mla.swiglu", any, reading},
-      {"add", "mla.add", any, reading},
-      {"split", "mla.split", any, reading},
-      {"lm_head", "mla.lm_head", any, reading},
-      {"rotary_embedding", "mla.rotary_embedding", any, reading},
-      {"rope", "mla.rope", any, reading},
+      {"linear", "mla.linear", nothing, reading},
+      {"joined_linear", "mla.joined_linear", nothing, reading},
+      {"gated_linear", "mla.gated_linear", nothing, reading},
+      {"swiglu", "mla.swiglu", nothing, reading},
+      {"add", "mla.add", nothing, reading},
+      {"split", "mla.split", nothing, reading},
+      {"lm_head", "mla.lm_head", nothing, reading},
+      {"rotary_embedding", "mla.rotary_embedding", nothing, reading},
+      {"rope", "mla.rope", nothing, reading},
       {"cache_write", "mla.cache_write", needsCacheFormats, reading},
       {"latent_cache_write", "mla.latent_cache_write", needsPlainWeightsAndCaches, reading},
       {"attention", "mla.attention", needsCacheFormats, reading},
-      {"absorb_query", "mla.absorb_query", any, reading},
-      {"latent_attention", "mla.latent_attention", any, reading},
-      {"expand_value", "mla.expand_value", any, reading},
+      {"absorb_query", "mla.absorb_query", nothing, reading},
+      {"latent_attention", "mla.latent_attention", nothing, reading},
+      {"expand_value", "mla.expand_value", nothing, reading},
       {"indexer", "mla.indexer", needsCacheFormats, reading},
       {"route", "mla.route", needsPlainWeightsAndCaches, reading},
-      {"experts", "mla.experts", any, reading},
-      {"moe", "mla.moe", any, reading},
+      {"experts", "mla.experts", nothing, reading},
+      {"moe", "mla.moe", nothing, reading},
       {"all_reduce_local", "mla.all_reduce", needsLocalCollective, reading},
       {"all_gather_local", "mla.all_gather", needsLocalCollective, reading},
   };

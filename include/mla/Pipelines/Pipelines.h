@@ -38,7 +38,11 @@ llvm::StringRef stageName(Stage stage);
 
 /// What the stages need to know beside the module.
 struct PipelineOptions {
+  /// An architecture, a shipped machine, or a machine's file.
   std::string target = "host";
+  /// OP=LOWERING each, to be taken instead of the fastest.
+  std::vector<std::string> lower;
+  bool fp4Activations = false; ///< 4 bits, where nvfp4 weights allow it
   bool fuse = true; ///< false: the plain graph goes on as it is, to compare
   /// The model is compiled for rank `rank` of `ranks`.
   int64_t ranks = 1, rank = 0;

@@ -8,6 +8,7 @@
 #include "Kernels.h"
 #include "lib/CodeGen/Emit/ProgramWriter.h"
 #include "mla/CodeGen/Host/Passes.h"
+#include "mla/Target/Lowering.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
@@ -40,11 +41,13 @@ host::MatrixShape matrix(Value weight) {
 class ProgramLowering : public ProgramWriter {
 public:
   ProgramLowering(ProgramOp program, ModuleOp kernels)
-      : ProgramWriter(program, kernels) {}
+      : ProgramWriter(program, kernels), program(program) {}
 
   LogicalResult lower(func::FuncOp step);
 
 private:
+  ProgramOp program;
+
   LogicalResult lowerOp(Operation *op);
   void lowerLinear(Operation *op, Value x, ValueRange weights,
                    ValueRange results);
@@ -419,10 +422,10 @@ LogicalResult ProgramLowering::lower(func::FuncOp step) {
   mapped[step.getArgument(0)] = port("ids", {"tokens"}, Format::I32);
   for (Operation &op : step.getBody().front().without_terminator()) {
     if (!isa<GetWeightOp, GetCacheOp>(op)) {
-      auto lowering = op.getAttrOfType<StringAttr>("lowering");
-      if (!lowering || !lowering.getValue().starts_with("host."))
+      StringRef lowering = loweringOf(&op, program.getSymName());
+      if (!lowering.starts_with("host."))
         return op.emitOpError("expected a lowering to the host, found ")
-               << (lowering ? lowering.getValue() : "none")
+               << (lowering.empty() ? "none" : lowering)
                << "; run mla-select-lowering first";
     }
     if (failed(lowerOp(&op)))

@@ -83,11 +83,11 @@ static cost::Estimate experts(Value gate, Value down, ValueRange shared,
   return sum;
 }
 
-static cost::Estimate cost(Operation *op, const LoweringSite &site,
-                           const mla::cost::Step &step) {
+static cost::Estimate costOf(Operation *op, const LoweringSite &site,
+                           const cost::Step &step) {
   if (auto moe = dyn_cast<MoEOp>(op)) {
     int64_t topk = moe.getRouting().getTopk();
-    mla::cost::Estimate sum =
+    cost::Estimate sum =
         linear({moe.getRouter()}, false, true, site, step);
     sum += site.model.route(weightType(moe.getRouter()).getDim(0), step.tokens);
     sum += experts(moe.getGate(), moe.getDown(), moe.getShared(), topk, site,
@@ -102,10 +102,10 @@ static cost::Estimate cost(Operation *op, const LoweringSite &site,
 
 ArrayRef<Lowering> nvvm::expertLowerings() {
   static const Lowering list[] = {
-      {"moe_stream", "mla.moe", refusesStream, cost},
-      {"moe_grouped", "mla.moe", refusesGrouped, cost},
-      {"experts_stream", "mla.experts", refusesStream, cost},
-      {"experts_grouped", "mla.experts", refusesGrouped, cost},
+      {"moe_stream", "mla.moe", refusesStream, costOf},
+      {"moe_grouped", "mla.moe", refusesGrouped, costOf},
+      {"experts_stream", "mla.experts", refusesStream, costOf},
+      {"experts_grouped", "mla.experts", refusesGrouped, costOf},
   };
   return list;
 }

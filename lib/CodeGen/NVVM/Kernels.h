@@ -126,7 +126,11 @@ struct LinearSpec {
 /// (x, [gamma rows,] W_0 packed, y_0, W_1, y_1, ... [, residual]); gated: (x,
 /// [gamma,] gate, up, y); outputs: (x, [gamma,] W, y, outputs i32). Scalar: T,
 /// with `outputs` the number of outputs.
-Kernel linear(KernelSite site, const LinearSpec &spec);
+/// For one token; spec.segments fit its shared memory (canStream()).
+Kernel linearStream(KernelSite site, const LinearSpec &spec);
+bool canStream(const LinearSpec &spec, const Gpu &gpu);
+/// For up to 64 tokens at a time; with more the grid covers them.
+Kernel linearTile(KernelSite site, const LinearSpec &spec);
 /// The same for weights in f32 (rows) with f32 arithmetic: routers of f32
 /// checkpoints. Plain and `outputs`, `norm`, `residual`.
 Kernel linearF32(KernelSite site, const LinearSpec &spec);

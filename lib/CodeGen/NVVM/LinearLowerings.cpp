@@ -10,10 +10,6 @@ using namespace mlir;
 using namespace mla;
 using namespace mla::nvvm;
 
-namespace mla::nvvm {
-std::optional<StreamShape> streamShape(const LinearSpec &spec, const Gpu &gpu);
-}
-
 static std::string tokens(int64_t n) {
   return n == 1 ? "one token" : "up to " + std::to_string(n) + " tokens";
 }
@@ -56,7 +52,7 @@ std::optional<Refusal> nvvm::refusal(LinearForm form, const LinearSpec &spec,
   case LinearForm::Stream:
     if (spec.maxTokens != 1)
       return wrongSize("one token", spec);
-    if (!streamShape(spec, *site.gpu))
+    if (!canStream(spec, *site.gpu))
       return Refusal{Need::SharedMemory,
                      "needs x and two stages of weights within " +
                          std::to_string(streamShared) +
@@ -176,9 +172,9 @@ static std::optional<Refusal> refuses(Operation *op, const LoweringSite &site) {
 }
 
 template <LinearForm form>
-static cost::Estimate cost(Operation *op, const LoweringSite &site,
-                           const mla::cost::Step &step) {
-  mla::cost::Estimate sum;
+static cost::Estimate costOf(Operation *op, const LoweringSite &site,
+                           const cost::Step &step) {
+  cost::Estimate sum;
   for (const LinearSpec &spec : specsOf(op, site))
     sum += estimate(form, spec, site, step);
   return sum;
@@ -187,11 +183,11 @@ static cost::Estimate cost(Operation *op, const LoweringSite &site,
 ArrayRef<Lowering> nvvm::linearLowerings() {
   using enum LinearForm;
 #define FORMS(prefix, op)                                                      \
-  {prefix "_stream", op, refuses<Stream>, cost<Stream>},                       \
-      {prefix "_tile", op, refuses<Tile>, cost<Tile>},                         \
-      {prefix "_large", op, refuses<Large>, cost<Large>},                      \
-      {prefix "_large_fp4", op, refuses<LargeFp4>, cost<LargeFp4>},            \
-      {prefix "_f32", op, refuses<F32>, cost<F32>}
+  {prefix "_stream", op, refuses<Stream>, costOf<Stream>},                       \
+      {prefix "_tile", op, refuses<Tile>, costOf<Tile>},                         \
+      {prefix "_large", op, refuses<Large>, costOf<Large>},                      \
+      {prefix "_large_fp4", op, refuses<LargeFp4>, costOf<LargeFp4>},            \
+      {prefix "_f32", op, refuses<F32>, costOf<F32>}
   static const Lowering list[] = {
       FORMS("linear", "mla.linear"),
       FORMS("joined_linear", "mla.joined_linear"),

@@ -9,15 +9,12 @@
 #define MLA_LIB_CODEGEN_NVVM_LOWERINGS_H
 
 #include "Kernels.h"
+#include "mla/CodeGen/NVVM/Lowerings.h"
 #include "mla/Quant/Pack.h"
-#include "mla/Target/Lowering.h"
 
 namespace mla::nvvm {
 
-/// All rows of the table.
-llvm::ArrayRef<Lowering> lowerings();
-
-/// Parts of it.
+/// Parts of the table.
 llvm::ArrayRef<Lowering> linearLowerings(); ///< LinearLowerings.cpp
 llvm::ArrayRef<Lowering> attentionLowerings(); ///< AttentionLowerings.cpp
 llvm::ArrayRef<Lowering> expertLowerings(); ///< ExpertLowerings.cpp

@@ -1,22 +1,14 @@
 //===- MatrixKernels.cpp - y = W x ----------------------------------------===//
 //
-// Part of mla. Which kernel a linear gets, and the one for weights in f32.
+// Part of mla. The kernel for weights in f32.
 //
 //===----------------------------------------------------------------------===//
 #include "MatrixKernels.h"
 #include "KernelSupport.h"
-#include "StreamCore.h"
 
 using namespace mlir;
 
 namespace mla::nvvm {
-
-Kernel linear(KernelSite site, const LinearSpec &spec) {
-  if (std::optional<StreamShape> shape = streamShape(spec, site.gpu))
-    return linearStream(site, spec, *shape);
-  return linearTile(site, spec);
-}
-
 namespace {
 
 /// linearF32(): a block owns two rows of all segments together and a tile of 8

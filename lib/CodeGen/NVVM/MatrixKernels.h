@@ -16,10 +16,6 @@
 
 namespace mla::nvvm {
 
-/// linear() for at most 64 tokens at a time, in tiles of tokens x rows; with more
-/// tokens the grid covers them (TileKernels.cpp).
-Kernel linearTile(KernelSite site, const LinearSpec &spec);
-
 /// A segment's rows and operands.
 struct LinearSegment {
   int64_t rows;

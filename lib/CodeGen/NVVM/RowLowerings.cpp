@@ -90,19 +90,19 @@ static cost::Estimate choice(Operation *op, const LoweringSite &site,
 }
 
 ArrayRef<Lowering> nvvm::rowLowerings() {
-  constexpr auto any = needsNothing;
+  constexpr auto nothing = needsNothing;
   static const Lowering list[] = {
       {"embedding", "mla.embedding", needsPlainWeights, rows},
       {"rms_norm", "mla.rms_norm", needsPlainWeights, norm},
-      {"swiglu", "mla.swiglu", any, rows},
-      {"add", "mla.add", any, sum},
-      {"split", "mla.split", any, rows},
-      {"rotary_embedding", "mla.rotary_embedding", any, rows},
-      {"rope", "mla.rope", any, rows},
+      {"swiglu", "mla.swiglu", nothing, rows},
+      {"add", "mla.add", nothing, sum},
+      {"split", "mla.split", nothing, rows},
+      {"rotary_embedding", "mla.rotary_embedding", nothing, rows},
+      {"rope", "mla.rope", nothing, rows},
       {"latent_cache_write", "mla.latent_cache_write", refusesCacheWrite,
        cacheWrite},
-      {"absorb_query", "mla.absorb_query", any, absorb},
-      {"expand_value", "mla.expand_value", any, expand},
+      {"absorb_query", "mla.absorb_query", nothing, absorb},
+      {"expand_value", "mla.expand_value", nothing, expand},
       {"route", "mla.route", needsPlainWeights, choice},
       {"all_reduce_local", "mla.all_reduce", needsLocalCollective, rows},
       {"all_gather_local", "mla.all_gather", needsLocalCollective, rows},

@@ -138,8 +138,7 @@ private:
 
 //===--- Kernels ------------------------------------------------------------===//
 
-/// How linear() for one token is cut; nothing if another kernel has to do it: more
-/// tokens, exact with 4-bit weights, x too long for shared memory.
+/// How linearStream() is cut; nothing if another kernel has to do it: more tokens, exact with 4-bit weights, x too long for shared memory.
 std::optional<StreamShape> streamShape(const LinearSpec &spec, const Gpu &gpu);
 Kernel linearStream(KernelSite site, const LinearSpec &spec,
                     const StreamShape &shape);

@@ -1,6 +1,6 @@
 //===- StreamKernels.cpp - packed weights times one token -----------------===//
 //
-// Part of mla. linear() for one token; StreamCore.h has how. One block an SM owns
+// Part of mla. A linear of one token; StreamCore.h has how. One block an SM owns
 // ceil(quads / SMs) quads of 4 rows, of all segments together; gate and up take
 // turns, so that a block has both of a row.
 //
@@ -48,6 +48,14 @@ std::optional<StreamShape> streamShape(const LinearSpec &spec, const Gpu &gpu) {
   if (!s.choose(0))
     return std::nullopt;
   return s;
+}
+
+bool canStream(const LinearSpec &spec, const Gpu &gpu) {
+  return streamShape(spec, gpu).has_value();
+}
+
+Kernel linearStream(KernelSite site, const LinearSpec &spec) {
+  return linearStream(site, spec, *streamShape(spec, site.gpu));
 }
 
 /// Which quad of which segment `slot` of the block is.

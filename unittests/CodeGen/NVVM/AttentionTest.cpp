@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Harness.h"
+#include "lib/CodeGen/NVVM/LatentDecode.h"
 #include "mla/Plan/Expr.h"
 
 using namespace mla;
@@ -16,6 +17,17 @@ AttentionSpec spec(int64_t heads, int64_t latent, int64_t rope, Format cache,
                    int64_t maxTokens = 1) {
   return {heads,     latent,    rope,  cache, 0.1352337788608801,
           maxTokens, maxTokens, 131072};
+}
+
+/// The form that small steps and one token alone get.
+AttentionKernels latentAttention(KernelSite site, const AttentionSpec &s) {
+  if (!fitsDecodeTiles(s))
+    return latentAttentionSimple(site, s);
+  DecodeForm form = DecodeForm::Narrow;
+  if (s.heads > 16 && s.maxTokens > 1)
+    form = s.heads <= 24 && s.cache != Format::FP8E4M3 ? DecodeForm::Wide
+                                                       : DecodeForm::Teams;
+  return latentAttentionSplit(site, s, form);
 }
 
 /// The kernels for `s` on `name`, compiled, and what they take.
@@ -67,6 +79,21 @@ TEST(Attention, OtherWholeTilesAndMoreTokensThanSplitsCompile) {
       latentAttention(site, spec(33, 128, 64, cache, 512));
     }
   });
+}
+
+/// One stage more than SM120 has shared memory for.
+TEST(Attention, TheDeepFormIsForMoreSharedMemory) {
+  for (Format cache : {Format::BF16, Format::FP8E4M3}) {
+    GpuCode code = compileFor(*lookupGpu("sm_90a"), [&](KernelSite site) {
+      latentAttentionSplit(site, spec(64, 512, 64, cache, 8), DecodeForm::Deep);
+    });
+    int64_t most = 0;
+    for (const KernelResources &r : code.resources) {
+      most = std::max(most, r.sharedBytes);
+      EXPECT_EQ(r.spillBytes, 0) << r.kernel;
+    }
+    EXPECT_EQ(most, 108544);
+  }
 }
 
 /// Two blocks fit an SM of sm_90a, one fits one of sm_120a; every split has a

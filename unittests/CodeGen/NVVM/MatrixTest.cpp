@@ -23,6 +23,12 @@ LinearSpec plain(Format format, std::initializer_list<int64_t> rows,
   return spec;
 }
 
+/// The kernel of one token, or the one for some.
+Kernel linear(KernelSite site, const LinearSpec &spec) {
+  return canStream(spec, site.gpu) ? linearStream(site, spec)
+                                   : linearTile(site, spec);
+}
+
 TEST(Matrix, EveryFormatAndCountOfTokens) {
   for (Format format : formats)
     expectCompiles([&](KernelSite site) {
