@@ -133,11 +133,15 @@ mla::lookupLowering(StringRef name) {
 }
 
 Result<std::unique_ptr<TargetMachine>> TargetMachine::open(StringRef text) {
+  std::string names = "host";
+  for (const Gpu &gpu : gpus())
+    names += ", " + gpu.name.str();
   bool isArchitecture = text == "host" || lookupGpu(text);
   Result<Machine> machine = isArchitecture ? defaultMachine(text.str())
                                            : findMachine(text.str());
   if (!machine.ok())
-    return machine.status();
+    return machine.status().withContext("no target is called '" + text.str() +
+                                        "' (" + names + ")");
   const Target *target = lookupTarget(machine->architecture);
   if (!target)
     return Status(StatusCode::Unsupported, "no lowerings are known for " +

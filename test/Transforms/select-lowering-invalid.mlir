@@ -2,7 +2,7 @@
 // RUN: not mla-opt %s -mla-select-lowering=target=tpu -split-input-file 2>&1 | FileCheck %s
 
 // Tests that a target that does not exist is refused with those that do.
-// CHECK: unknown target 'tpu', expected one of 'host'
+// CHECK: no target is called 'tpu' (host, sm_120a, sm_90a, sm_100a): machine 'tpu': expected a file or one of {{.*}}h200x1
 
 // Tests that a table of embeddings in blocks of FP8 is refused, with the format
 // found: rows of it are looked up, not multiplied.

@@ -1,4 +1,4 @@
-// RUN: mla-opt %s -mla-select-lowering=target=sm_120a "-mla-lower-to-nvvm=target=sm_120a step-tokens=1,8,128 max-context=4096" -mla-verify-lowered -o %t
+// RUN: mla-opt %s "-mla-select-lowering=target=sm_120a step-tokens=1,8,128 max-context=4096" "-mla-lower-to-nvvm=target=sm_120a step-tokens=1,8,128 max-context=4096" -mla-verify-lowered -o %t
 // RUN: FileCheck %s --input-file=%t
 // RUN: FileCheck %s --input-file=%t --check-prefix=FEW
 // RUN: FileCheck %s --input-file=%t --check-prefix=MANY
@@ -10,7 +10,7 @@
 // by itself; a sum by the linear whose result it adds; weights are read through
 // views; values keep their names.
 
-// OTHER: expected a lowering to sm_120a, found sm_90a.embedding; run mla-select-lowering first
+// OTHER: expected a lowering to sm_120a for step1, found sm_90a.embedding; run mla-select-lowering first
 // NONE: expected a GPU target that kernels are made for, found 'sm_100a'
 
 mla.weight @embed : !mla.weight<64x256xbf16> from "embed"
