@@ -23,8 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TARGET = os.environ.get("MLA_TARGET", "sm_90a")
-STEPS = ["--synthetic-weights", "1", "--max-step-tokens", "4096"]
-DECODE = "1:64 8:64 40:64 64:64"
+DECODE = "8:64 40:64 64:64"
 PROMPTS = "1:0:512 1:0:2048"
 
 # family, plan, what make_steps.py makes it of, options of mla-compile,
@@ -32,27 +31,44 @@ PROMPTS = "1:0:512 1:0:2048"
 PLANS = []
 
 
+def options(tokens, context, *more):
+    return ["--synthetic-weights", "1", "--max-step-tokens", str(tokens),
+            "--max-context", str(context), *more]
+
+
 def linear(split, rows, columns):
-    PLANS.append(("linear", f"linear_{rows}x{columns}",
-                  ("linears", (rows, columns), 200e6),
-                  STEPS + ["--max-context", "4096"], {split: f"{DECODE} {PROMPTS}"}))
+    """One token."""
+    PLANS.append(("linear", f"linear_{rows}x{columns}", ("linears", (rows, columns)),
+                  options(1, 4096), {split: "1:64"}))
+
+
+def linears(split, rows, columns):
+    """Several tokens, prompts too."""
+    PLANS.append(("linears", f"linears_{rows}x{columns}", ("linears", (rows, columns)),
+                  options(4096, 8192), {split: f"{DECODE} {PROMPTS}"}))
 
 
 def attention(heads, cache, steps):
     PLANS.append(("attention", f"attention_{heads}_{cache}", ("attention", heads),
-                  STEPS + ["--max-context", "131072", "--kv-cache-dtype", cache], steps))
+                  options(64, 131072, "--kv-cache-dtype", cache), steps))
 
 
-def experts(split, form, layers, local, topk, rows, hidden):
+def prompts(split, heads, cache):
+    PLANS.append(("prompts", f"prompts_{heads}_{cache}", ("attention", heads),
+                  options(4096, 16384, "--kv-cache-dtype", cache),
+                  {split: "1:0:512 1:0:2048 1:0:4096 1:8192:1024 4:1024:512"}))
+
+
+def experts(split, form, layers, local, topk, rows, hidden, tokens=64):
     PLANS.append(("experts", f"experts_{form}_{topk}of{local}_{rows}x{hidden}",
                   ("experts", form, layers, local, rows, hidden, topk),
-                  STEPS + ["--max-context", "4096"],
-                  {split: f"{DECODE} {PROMPTS}"}))
+                  options(tokens, 8192),
+                  {split: f"1:64 {DECODE}" + (f" {PROMPTS}" if tokens > 64 else "")}))
 
 
-def model(name, options, steps):
+def model(name, arguments, steps):
     PLANS.append(("model", name, ("model", name),
-                  ["--synthetic-weights", "1", *options], steps))
+                  ["--synthetic-weights", "1", *arguments], steps))
 
 
 for shape in ((2112, 7168), (1536, 1536), (7168, 2304), (20480, 7168), (1024, 4096),
@@ -60,28 +76,37 @@ for shape in ((2112, 7168), (1536, 1536), (7168, 2304), (20480, 7168), (1024, 40
     linear("calibrate", *shape)
 for shape in ((7168, 1024), (4608, 7168), (3072, 1536), (6144, 2048), (12288, 1536)):
     linear("check", *shape)
+for shape in ((2112, 7168), (7168, 2304), (8192, 2048)):
+    linears("calibrate", *shape)
+for shape in ((4608, 7168), (3072, 1536)):
+    linears("check", *shape)
 for h in (8, 16, 64, 128):
     for c in ("bf16", "fp8_e4m3"):
         attention(h, c, {
             "calibrate": "1:512 1:8192 1:131000 4:1024 4:32768 8:16384 32:1024 32:32768 "
-                         "64:8192 1:0:512 1:0:4096 1:8192:2048",
-            "check": "1:1024 1:2048 1:32768 4:8192 8:4096 32:8192 64:1024 1:0:2048 "
-                     "1:4096:1024"})
+                         "64:8192",
+            "check": "1:1024 1:2048 1:32768 4:8192 8:4096 32:8192 64:1024"})
 for c in ("bf16", "fp8_e4m3"):
-    attention(32, c, {"check": "1:1024 1:32768 8:8192 32:8192 1:0:2048"})
-for row in (("nvfp4", 6, 384, 8, 256, 7168), ("bf16", 6, 64, 8, 512, 4096),
-            ("fp8_block", 5, 256, 8, 256, 7168), ("int4_g32", 8, 64, 4, 1024, 2048)):
-    experts("calibrate", *row)
-for row in (("nvfp4", 6, 256, 8, 256, 6144), ("fp8_block", 8, 64, 4, 1408, 2048),
-            ("int4_g32", 5, 384, 8, 256, 7168), ("bf16", 6, 128, 8, 256, 4096),
-            ("nvfp4", 8, 64, 4, 1024, 4096)):
-    experts("check", *row)
+    attention(32, c, {"check": "1:1024 1:32768 8:8192 32:8192"})
+prompts("calibrate", 64, "bf16")
+prompts("calibrate", 16, "fp8_e4m3")
+prompts("check", 16, "bf16")
+prompts("check", 128, "fp8_e4m3")
+experts("calibrate", "nvfp4", 6, 384, 8, 256, 7168, 4096)
+experts("calibrate", "bf16", 6, 64, 8, 512, 4096, 4096)
+experts("calibrate", "fp8_block", 5, 256, 8, 256, 7168)
+experts("calibrate", "int4_g32", 8, 64, 4, 1024, 2048)
+experts("check", "nvfp4", 6, 256, 8, 256, 6144, 4096)
+experts("check", "fp8_block", 8, 64, 4, 1408, 2048)
+experts("check", "int4_g32", 5, 384, 8, 256, 7168)
+experts("check", "bf16", 6, 128, 8, 256, 4096)
+experts("check", "nvfp4", 8, 64, 4, 1024, 4096)
 model("kimi_layers", ["--max-step-tokens", "4096", "--max-context", "8192"],
       {"calibrate": "1:1024 8:1024 64:1024 1:0:4096"})
 model("v3_slice", ["--ranks", "8", "--rank", "0", "--collectives=local",
-                   "--kv-cache-dtype", "fp8_e4m3", "--max-step-tokens", "2048",
+                   "--kv-cache-dtype", "fp8_e4m3", "--max-step-tokens", "64",
                    "--max-context", "131072"],
-      {"check": "1:1024 1:32768 8:4096 64:1024 1:0:2048"})
+      {"check": "1:1024 1:32768 8:4096 64:1024"})
 model("kimi_slice", ["--ranks", "8", "--rank", "0", "--collectives=local",
                      "--kv-cache-dtype", "fp8_e4m3", "--max-step-tokens", "1",
                      "--max-context", "131072"],
@@ -89,10 +114,9 @@ model("kimi_slice", ["--ranks", "8", "--rank", "0", "--collectives=local",
 
 
 def wanted(family, name):
-    """MLA_COST_PARTS picks families or plans: all but the slice of the whole model
-    by default, which takes long to load and is measured with the others of it."""
-    parts = os.environ.get("MLA_COST_PARTS", "linear attention experts kimi_layers v3_slice")
-    return any(p in (family, name) for p in parts.split())
+    """MLA_COST_PARTS picks families or plans; all by default."""
+    parts = os.environ.get("MLA_COST_PARTS")
+    return not parts or any(p in (family, name) for p in parts.split())
 
 
 def chosen():
@@ -117,7 +141,7 @@ def make(build, out):
         shutil.copy(path, os.path.join(out, "lib"))
 
     def one(plan):
-        _, name, recipe, options, _ = plan
+        _, name, recipe, arguments, _ = plan
         with tempfile.TemporaryDirectory() as folder:
             if recipe[0] == "model":
                 make_steps.model(folder, recipe[1])
@@ -125,13 +149,11 @@ def make(build, out):
             else:
                 source = os.path.join(folder, name + ".mlir")
                 with open(source, "w") as f:
-                    f.write(getattr(make_steps, recipe[0])(*recipe[1:])
-                            if recipe[0] != "linears" else
-                            make_steps.linears(recipe[1], rotate=recipe[2]))
+                    f.write(getattr(make_steps, recipe[0])(*recipe[1:]))
             target = os.path.join(out, "plans", name)
             result = subprocess.run(
                 [os.path.join(build, "bin", "mla-compile"), source, "--target", TARGET,
-                 *options, "-o", target], capture_output=True, text=True)
+                 *arguments, "-o", target], capture_output=True, text=True)
             if result.returncode:
                 sys.exit(f"{name}: {result.stderr}")
             # The machine code is all that runs there.
@@ -152,19 +174,17 @@ def make(build, out):
 
 
 def slim(step, name):
-    """What fitting needs of a measured step: launches that come once are neither out
-    of the cache nor behind each other."""
-    kernels = [[k["name"], k["launches"], k["measured"], float("%.4g" % k["seconds"]),
-                int(k["bytes"])]
-               for k in step["kernels"] if k["launches"] > 1]
-    return {"plan": name, "device": step["device"]["name"],
-            "target": step["target"], "sequences": step["sequences"],
-            "context": step["context"], "tokens": step["tokens"],
-            "step_seconds": float("%.5g" % step["step_seconds_device"]),
-            "ceiling": float("%.5g" % step["read_ceiling_bytes_per_second"]),
-            "launches": sum(k["launches"] for k in step["kernels"]),
-            "single_seconds": float("%.4g" % sum(
-                k["seconds"] for k in step["kernels"] if k["launches"] == 1)),
+    """What fitting needs of a measured step."""
+    kernels = [{"name": k["name"], "launches": k["launches"], "measured": k["measured"],
+                "seconds": float("%.4g" % k["seconds"]), "bytes": int(k["bytes"])}
+               for k in step["kernels"]]
+    return {"plan": name, "architecture": step["architecture"],
+            "device": step["device"]["name"], "target": step["target"],
+            "sequences": step["sequences"], "context": step["context"],
+            "tokens": step["tokens"],
+            "step_seconds_device": float("%.5g" % step["step_seconds_device"]),
+            "read_ceiling_bytes_per_second":
+                float("%.5g" % step["read_ceiling_bytes_per_second"]),
             "kernels": kernels}
 
 

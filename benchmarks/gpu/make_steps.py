@@ -21,7 +21,7 @@ CONFIG = os.path.join(
 
 V3 = os.path.join(os.path.dirname(CONFIG), "deepseek-ai--DeepSeek-V3_config.json")
 
-ROTATE = 300e6  # bytes that a kernel's weights have together
+ROTATE = 250e6  # bytes that a kernel's weights have together
 BYTES = {"bf16": 2, "fp8_block": 1, "nvfp4": 0.5625, "int4_g32": 0.5625}
 SHAPES = [  # rows, columns: Kimi-K2.5's linears on one rank of eight, and large ones
     (2112, 7168), (1536, 1536), (7168, 1024), (7168, 2304), (4608, 7168),
