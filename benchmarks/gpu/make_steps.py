@@ -4,6 +4,7 @@
   make_steps.py FOLDER                  writes FOLDER/*.mlir
   make_steps.py FOLDER kimi_slice       FOLDER/kimi_slice/config.json, Kimi-K2.5-NVFP4
   make_steps.py FOLDER kimi_layers      four layers of it with 64 experts, in bf16
+  make_steps.py FOLDER v3_slice         six layers of DeepSeek-V3, in FP8 blocks
 
 Each is compiled like a model (mla-compile FILE.mlir --synthetic-weights 1), and
 mla-run bench times all launches of a kernel as one graph: there are as many weights
@@ -18,7 +19,9 @@ CONFIG = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), "..", "..", "test", "data", "configs",
     "nvidia--Kimi-K2.5-NVFP4_config.json")
 
-ROTATE = 300e6  # bytes that a kernel's weights have together
+V3 = os.path.join(os.path.dirname(CONFIG), "deepseek-ai--DeepSeek-V3_config.json")
+
+ROTATE = 250e6  # bytes that a kernel's weights have together
 BYTES = {"bf16": 2, "fp8_block": 1, "nvfp4": 0.5625, "int4_g32": 0.5625}
 SHAPES = [  # rows, columns: Kimi-K2.5's linears on one rank of eight, and large ones
     (2112, 7168), (1536, 1536), (7168, 1024), (7168, 2304), (4608, 7168),
@@ -87,13 +90,13 @@ class Step:
             + ["}", ""])
 
 
-def linears(shape, formats=tuple(BYTES)):
+def linears(shape, formats=tuple(BYTES), rotate=ROTATE):
     """y += W_i x over enough weights, in each format."""
     n, k = shape
     step = Step()
     x, acc = step.embedding("%x", k), step.embedding("%acc", n)
     for form in formats:
-        for i in range(max(2, int(ROTATE / (n * k * BYTES[form])) + 1)):
+        for i in range(max(2, int(rotate / (n * k * BYTES[form])) + 1)):
             y = step.linear(f"%{form}_{i}", x, shape, form, f"w_{form}_{i}")
             acc = step.add(f"%sum_{form}_{i}", acc, y, n)
     return step.text(acc, n)
@@ -140,6 +143,11 @@ def experts(form, layers, local=384, rows_=256, hidden=7168, topk=8):
 def model(folder, name):
     with open(CONFIG) as f:
         config = json.load(f)
+    if name == "v3_slice":
+        with open(V3) as f:
+            config = json.load(f)
+        config.update(num_hidden_layers=6, first_k_dense_replace=1, vocab_size=8192,
+                      bos_token_id=0, eos_token_id=1)
     if name == "kimi_layers":
         for part in (config, config["text_config"]):
             part.pop("quantization_config", None)
@@ -169,6 +177,7 @@ def main(folder, name=None):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3) or sys.argv[2:3] not in ([], ["kimi_slice"], ["kimi_layers"]):
+    if len(sys.argv) not in (2, 3) or sys.argv[2:3] not in (
+            [], ["kimi_slice"], ["kimi_layers"], ["v3_slice"]):
         sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -59,6 +59,15 @@ divide(const DecodeSplit &d, int64_t tokens, int64_t rows) {
   return {ceilDiv(tiles, own), ceilDiv(tiles, ceilDiv(tiles, own)) * tokens};
 }
 
+/// What the splits of a step write and the second kernel reads: in 16 bits, or
+/// whole results in 32.
+static double writtenBytes(const Attention &shape, int64_t tokens,
+                           int64_t splits) {
+  auto values = double(shape.heads * shape.latent);
+  return splits > tokens ? 2 * values * double(splits)
+                         : 4 * values * double(tokens);
+}
+
 Estimate Model::attentionDecode(const Attention &shape,
                                 const Step &step) const {
   Terms t(m, c);
@@ -78,46 +87,58 @@ Estimate Model::attentionDecode(const Attention &shape,
   int64_t blocks = splits * d.groups;
   // Blocks beyond those that run at once begin as others end.
   int64_t waves = ceilDiv(blocks, m.multiprocessors * d.perSM);
-  double tilesOfSM = double(longest * waves) *
-                     double(std::min(d.perSM, ceilDiv(blocks, m.multiprocessors)));
-  double tileBytes = double(d.tile) * rowBytes;
-  std::string_view cache = cacheName(shape.cache);
+  double tilesOfSM =
+      double(longest * waves) *
+      double(std::min(d.perSM, ceilDiv(blocks, m.multiprocessors)));
   std::string_view size = d.blockHeads <= 8    ? "cycles_8"
                           : d.blockHeads <= 16 ? "cycles_16"
                                                : "cycles_32";
-  double heads = double(std::min(d.blockHeads, shape.heads));
-  // Partial results are written and read in 16 bits, whole ones in 32.
-  double values = double(shape.heads * shape.latent);
-  bool joined = splits > step.tokens;
-  double written = joined ? 2 * values * double(splits)
-                          : 4 * values * double(step.tokens);
-  double l2 = m.readBytesPerSecond * t("attention.partial_share");
+  double busiest = tilesOfSM * double(d.tile) * rowBytes;
   Parts p;
-  // The pipeline of reading gets going while the first rows are computed.
-  double busiest = tilesOfSM * tileBytes;
-  p.latency = t("attention.latency") + t("attention.head_latency") * heads +
+  // Reading gets going while the first rows are computed.
+  p.latency = t("attention.latency") +
+              t("attention.head_latency") *
+                  double(std::min(d.blockHeads, shape.heads)) +
               t("attention.ramp_latency") * busiest /
                   (busiest + t("attention.ramp_bytes")) +
-              written / l2;
+              writtenBytes(shape, step.tokens, splits) /
+                  (m.readBytesPerSecond * t("attention.partial_share"));
   // Groups of heads read the same rows, all but the first from L2.
   p.memory = t.reading(all, busiest / double(std::min(d.groups, d.perSM)));
-  p.decode = t.cycles(tilesOfSM * t("attention", cache, size));
+  p.decode =
+      t.cycles(tilesOfSM * t("attention", cacheName(shape.cache), size));
   t.finish(e, p);
+  return e += attentionCombine(shape, step);
+}
 
-  Estimate combine;
-  combine.launches = 1;
-  Parts q;
-  double ofToken = double(splits) / double(step.tokens);
-  double combineBlocks = double(step.tokens) *
-                         std::max(1.0, values / 8 / (step.tokens > 1 ? 64 : 8));
-  q.latency = t("attention.combine_latency") +
-              (joined ? t("attention.combine_split_latency") * ofToken : 0) +
-              t.cycles(combineBlocks / t.multiprocessors() *
+Estimate Model::attentionCombine(const Attention &shape,
+                                 const Step &step) const {
+  if (m.isHost())
+    return {};
+  Terms t(m, c);
+  DecodeSplit d(shape, step.tokens, m);
+  int64_t splits = divide(d, step.tokens, step.context + 1).second;
+  bool joined = splits > step.tokens;
+  auto values = double(shape.heads * shape.latent);
+  Estimate e;
+  e.launches = 1;
+  Parts p;
+  // A block has 8 values a thread, and fewer threads with different values where a
+  // token has many splits.
+  double blocks = double(step.tokens) *
+                  std::max(1.0, values / 8 / (step.tokens > 1 ? 64 : 8));
+  p.latency = t("attention.combine_latency") +
+              t.cycles(blocks / t.multiprocessors() *
                        t("attention.block_cycles"));
-  q.memory =
-      joined ? (written + 4 * values * double(step.tokens)) / l2 : 0;
-  t.finish(combine, q);
-  return e += combine;
+  if (joined) {
+    p.latency += t("attention.combine_split_latency") * double(splits) /
+                 double(step.tokens);
+    p.memory = (writtenBytes(shape, step.tokens, splits) +
+                4 * values * double(step.tokens)) /
+               (m.readBytesPerSecond * t("attention.partial_share"));
+  }
+  t.finish(e, p);
+  return e;
 }
 
 Estimate Model::attentionPrefill(const Attention &shape,

@@ -20,37 +20,47 @@ static int64_t blocksFor(const Machine &m, int64_t items, int64_t most) {
   return std::min(items, m.multiprocessors * waves);
 }
 
-/// What `sources` experts and the shared one have of weights.
-static double expertBytes(const Experts &shape, double sources) {
-  double bytes = sources * (2 * matrixBytes(shape.gate) + matrixBytes(shape.down));
-  if (shape.sharedRows) {
-    Matrix gate = shape.gate, down = shape.down;
-    gate.rows = down.columns = shape.sharedRows;
-    bytes += 2 * matrixBytes(gate) + matrixBytes(down);
-  }
-  return bytes;
+/// The shared expert's matrix beside one of an expert's.
+static Matrix sharedGate(const Experts &shape) {
+  return {shape.gate.format, shape.sharedRows, shape.gate.columns};
+}
+static Matrix sharedDown(const Experts &shape) {
+  return {shape.down.format, shape.down.rows, shape.sharedRows};
 }
 
-static double expertFlops(const Experts &shape, int64_t tokens) {
-  double rows = double(shape.topk * shape.gate.rows + shape.sharedRows);
-  return 6.0 * rows * double(shape.gate.columns) * double(tokens);
+/// Gate and up, or down, of `distinct` experts and the shared one.
+static Estimate gateUpOf(const Experts &shape, double distinct,
+                         int64_t tokens) {
+  Estimate e;
+  e.launches = 1;
+  e.weightBytes = 2 * distinct * matrixBytes(shape.gate);
+  if (shape.sharedRows)
+    e.weightBytes += 2 * matrixBytes(sharedGate(shape));
+  e.flops = 4.0 * double(shape.topk * shape.gate.rows + shape.sharedRows) *
+            double(shape.gate.columns) * double(tokens);
+  return e;
+}
+static Estimate downOf(const Experts &shape, double distinct, int64_t tokens) {
+  Estimate e;
+  e.launches = 1;
+  e.weightBytes = distinct * matrixBytes(shape.down);
+  if (shape.sharedRows)
+    e.weightBytes += matrixBytes(sharedDown(shape));
+  e.flops = 2.0 * double(shape.topk * shape.down.columns + shape.sharedRows) *
+            double(shape.down.rows) * double(tokens);
+  return e;
 }
 
-Estimate Model::expertsOne(const Experts &shape) const {
+//===----------------------------------------------------------------------===//
+// One token
+//===----------------------------------------------------------------------===//
+
+Estimate Model::expertsGateUpOne(const Experts &shape) const {
   Terms t(m, c);
-  Estimate all;
-  all.weightBytes = expertBytes(shape, double(shape.topk));
-  all.flops = expertFlops(shape, 1);
-  all.launches = 2;
-  if (m.isHost() || !quant::canPack(shape.gate.format) ||
-      !quant::canPack(shape.down.format))
-    return t.onHost(all);
-
-  // Gate and up: pairs of quads, dealt out to one block an SM.
-  Estimate gate;
-  gate.launches = 1;
-  gate.weightBytes = all.weightBytes * 2 / 3;
-  gate.flops = all.flops * 2 / 3;
+  Estimate e = gateUpOf(shape, double(shape.topk), 1);
+  if (m.isHost() || !quant::canPack(shape.gate.format))
+    return t.onHost(e);
+  // Pairs of a gate and an up quad are dealt out to one block an SM.
   int64_t pairs =
       shape.topk * ceilDiv(shape.gate.rows, 4) + ceilDiv(shape.sharedRows, 4);
   int64_t blocks = blocksFor(m, pairs, 20);
@@ -59,108 +69,153 @@ Estimate Model::expertsOne(const Experts &shape) const {
   double quadBytes = unitsBytes(shape.gate);
   StreamWork work;
   work.format = shape.gate.format;
-  work.bytes = gate.weightBytes;
+  work.bytes = e.weightBytes;
   work.busiestBytes = quadBytes * double(quads * waves);
+  // Up to two quads of the last four are computed alone.
   work.busiestDecoded = quadBytes * double(roundUp(quads, 2) * waves);
   work.columns = double(shape.gate.columns);
-  t.finish(gate, streamParts(t, work, t("experts.gate_latency")));
-
-  // Down: quads of rows, of all experts together.
-  Estimate down;
-  down.launches = 1;
-  down.weightBytes = all.weightBytes / 3;
-  down.flops = all.flops / 3;
-  int64_t rows = ceilDiv(shape.down.rows, 4);
-  blocks = blocksFor(m, rows, 40);
-  quads = ceilDiv(rows, blocks);
-  waves = ceilDiv(ceilDiv(rows, quads), m.multiprocessors);
-  Matrix shared = shape.down;
-  shared.columns = shape.sharedRows;
-  quadBytes = double(shape.topk) * unitsBytes(shape.down) +
-              (shape.sharedRows ? unitsBytes(shared) : 0);
-  work.format = shape.down.format;
-  work.bytes = down.weightBytes;
-  work.busiestBytes = quadBytes * double(quads * waves);
-  work.busiestDecoded = quadBytes * double(roundUp(quads, 4) * waves);
-  work.columns =
-      double(shape.topk * shape.down.columns + shape.sharedRows);
-  t.finish(down, streamParts(t, work, t("experts.down_latency")));
-  gate += down;
-  return gate;
+  t.finish(e, streamParts(t, work, t("experts.gate_latency")));
+  return e;
 }
 
+Estimate Model::expertsDownOne(const Experts &shape) const {
+  Terms t(m, c);
+  Estimate e = downOf(shape, double(shape.topk), 1);
+  if (m.isHost() || !quant::canPack(shape.down.format))
+    return t.onHost(e);
+  // Quads of rows, of all experts together.
+  int64_t rows = ceilDiv(shape.down.rows, 4);
+  int64_t quads = ceilDiv(rows, blocksFor(m, rows, 40));
+  int64_t waves = ceilDiv(ceilDiv(rows, quads), m.multiprocessors);
+  double quadBytes =
+      double(shape.topk) * unitsBytes(shape.down) +
+      (shape.sharedRows ? unitsBytes(sharedDown(shape)) : 0);
+  StreamWork work;
+  work.format = shape.down.format;
+  work.bytes = e.weightBytes;
+  work.busiestBytes = quadBytes * double(quads * waves);
+  work.busiestDecoded = quadBytes * double(roundUp(quads, 4) * waves);
+  work.columns = double(shape.topk * shape.down.columns + shape.sharedRows);
+  t.finish(e, streamParts(t, work, t("experts.down_latency")));
+  return e;
+}
+
+Estimate Model::expertsOne(const Experts &shape) const {
+  Estimate e = expertsGateUpOne(shape);
+  return e += expertsDownOne(shape);
+}
+
+//===----------------------------------------------------------------------===//
+// Several tokens
+//===----------------------------------------------------------------------===//
+
 namespace {
-/// A product of grouped experts.
-struct Grouped {
-  Matrix matrix;
-  int64_t matrices; ///< 2: gate and up
-  double latency;
+/// How grouped experts are computed, as ExpertProduct in ExpertKernels.cpp.
+struct Grouping {
+  double distinct; ///< experts
+  double pairs;    ///< (token, choice)
+  bool few;        ///< small tiles, weights straight to registers
+  int64_t tile;    ///< pairs
+
+  Grouping(const Experts &shape, int64_t tokens)
+      : distinct(distinctExperts(shape.experts, shape.topk, tokens)),
+        pairs(double(tokens * shape.topk)) {
+    int64_t program = programTokens(tokens);
+    int64_t most = ceilDiv(program * shape.topk, shape.experts);
+    few = program <= 64 || most <= 12;
+    tile = few ? (most > 4 ? 16 : 8)
+               : (shape.gate.format == Format::FP8Block || most <= 64 ? 64
+                                                                      : 128);
+  }
 };
 } // namespace
 
-/// Gate and up, or down, of `distinct` experts for `pairs` (token, choice) pairs.
-static Estimate product(const Terms &t, const Grouped &g, double distinct,
-                        double pairs, bool few, int64_t tile) {
-  Estimate e;
-  e.launches = 1;
-  e.weightBytes =
-      matrixBytes(g.matrix) * double(g.matrices) * distinct;
-  double columns = double(g.matrix.columns), rows = double(g.matrix.rows);
-  e.flops = 2 * rows * columns * double(g.matrices) * pairs;
-  double each = pairs / distinct;
-  double tiles = std::max(1.0, std::ceil(each / double(tile)));
-  std::string_view format = weightName(g.matrix.format);
-  Parts p;
-  p.latency = g.latency;
-  p.memory = t.reading(e.weightBytes, 0);
-  double padded = tiles * double(tile) * distinct;
-  double flops = 2 * rows * columns * double(g.matrices) * padded;
+/// The time of `e`, whose matrices have `columns` columns and rows times matrices
+/// of `rows`.
+static void product(const Terms &t, Estimate &e, const Grouping &g,
+                    Format format, double rows, double columns) {
+  double tiles = std::max(
+      1.0, std::ceil(g.pairs / g.distinct / double(g.tile) - 0.01));
+  double flops = 2 * rows * columns * tiles * double(g.tile) * g.distinct;
   double ofSM = flops / t.multiprocessors();
-  if (few) {
-    // Decoding is done again for every tile of pairs.
+  Parts p;
+  p.memory = t.reading(e.weightBytes, 0);
+  if (g.few) {
+    // Weights are decoded again for every tile of pairs.
+    p.latency = t("experts.few_latency");
     p.decode = t.cycles(e.weightBytes * tiles / t.multiprocessors() /
-                        t("few", format, "bytes_per_cycle"));
+                        t("few", weightName(format), "bytes_per_cycle"));
     p.matrix = t.products(flops, ofSM, t("few.mma_cycles"));
   } else {
+    p.latency = t("experts.many_latency");
     p.matrix = t.products(flops, ofSM, t("experts.many_mma_cycles"));
   }
+  t.finish(e, p);
+}
+
+/// Grouped experts have no shared one among them.
+static Experts withoutShared(Experts shape) {
+  shape.sharedRows = 0;
+  return shape;
+}
+
+Estimate Model::expertsGateUp(const Experts &given, int64_t tokens) const {
+  Terms t(m, c);
+  Experts shape = withoutShared(given);
+  Grouping g(shape, tokens);
+  Estimate e = gateUpOf(shape, g.distinct, tokens);
+  if (m.isHost())
+    return t.onHost(e);
+  product(t, e, g, shape.gate.format, 2 * double(shape.gate.rows),
+          double(shape.gate.columns));
+  return e;
+}
+
+Estimate Model::expertsDown(const Experts &given, int64_t tokens) const {
+  Terms t(m, c);
+  Experts shape = withoutShared(given);
+  Grouping g(shape, tokens);
+  Estimate e = downOf(shape, g.distinct, tokens);
+  if (m.isHost())
+    return t.onHost(e);
+  product(t, e, g, shape.down.format, double(shape.down.rows),
+          double(shape.down.columns));
+  return e;
+}
+
+Estimate Model::expertsGroup(const Experts &shape, int64_t tokens) const {
+  if (m.isHost())
+    return {};
+  Terms t(m, c);
+  Estimate e;
+  e.launches = 1;
+  Parts p;
+  p.latency = t("experts.group_latency") +
+              t.cycles(double(tokens * shape.topk) *
+                       t("experts.group_pair_cycles"));
+  t.finish(e, p);
+  return e;
+}
+
+Estimate Model::expertsCombine(const Experts &shape, int64_t tokens) const {
+  if (m.isHost())
+    return {};
+  Terms t(m, c);
+  Estimate e;
+  e.launches = 1;
+  Parts p;
+  p.latency = t("experts.combine_latency");
+  p.memory = double(tokens * (shape.topk + 1)) * double(shape.down.rows) * 4 /
+             (m.readBytesPerSecond * t("rows.read_share"));
   t.finish(e, p);
   return e;
 }
 
 Estimate Model::experts(const Experts &shape, int64_t tokens) const {
-  Terms t(m, c);
-  double distinct = distinctExperts(shape.experts, shape.topk, tokens);
-  Estimate all;
-  all.launches = 4;
-  all.weightBytes = expertBytes(shape, distinct);
-  all.flops = expertFlops(shape, tokens);
-  if (m.isHost())
-    return t.onHost(all);
-
-  double pairs = double(tokens * shape.topk);
-  int64_t most = ceilDiv(programTokens(tokens) * shape.topk, shape.experts);
-  bool few = programTokens(tokens) <= 64 || most <= 12;
-  int64_t tile = few ? (most > 4 ? 16 : 8)
-                 : shape.gate.format == Format::FP8Block || most <= 64 ? 64
-                                                                       : 128;
-  Estimate e;
-  e.launches = 1;
-  Parts group;
-  group.latency = t("experts.group_latency") +
-                  t.cycles(pairs * t("experts.group_pair_cycles"));
-  t.finish(e, group);
-  double latency = few ? t("experts.few_latency") : t("experts.many_latency");
-  e += product(t, {shape.gate, 2, latency}, distinct, pairs, few, tile);
-  e += product(t, {shape.down, 1, latency}, distinct, pairs, few, tile);
-  Estimate combine;
-  combine.launches = 1;
-  Parts q;
-  q.latency = t("experts.combine_latency");
-  q.memory = (pairs + double(tokens)) * double(shape.down.rows) * 4 /
-             (m.readBytesPerSecond * t("rows.read_share"));
-  t.finish(combine, q);
-  e += combine;
+  Estimate e = expertsGroup(shape, tokens);
+  e += expertsGateUp(shape, tokens);
+  e += expertsDown(shape, tokens);
+  e += expertsCombine(shape, tokens);
   return e;
 }
 

@@ -153,15 +153,22 @@ Estimate Model::linearLarge(std::span<const Matrix> segments,
       t.cycles(weights / 1024 * double(waves) *
                t("large", weightName(format), "decode_cycles"));
   t.finish(e, p);
-  // Packing of rows: read as f32, written in 16 bits, read by the product from L2.
-  Estimate pack;
-  pack.launches = 1;
-  Parts q;
-  q.latency = t("large.pack_latency");
-  q.memory = double(tokens) * columns * 6 /
+  return e += packRows(segments[0].columns, tokens);
+}
+
+Estimate Model::packRows(int64_t columns, int64_t tokens) const {
+  if (m.isHost())
+    return {};
+  Terms t(m, c);
+  Estimate e;
+  e.launches = 1;
+  Parts p;
+  // Read in 32 bits, written in 16.
+  p.latency = t("large.pack_latency");
+  p.memory = double(tokens) * double(roundUp(columns, 128)) * 6 /
              (m.readBytesPerSecond * t("rows.read_share"));
-  t.finish(pack, q);
-  return e += pack;
+  t.finish(e, p);
+  return e;
 }
 
 Estimate Model::linearF32(std::span<const Matrix> segments,

@@ -96,7 +96,7 @@ Status bench(const BenchOptions &options, std::ostream &out) {
   if (options.promptTokens < 1 || options.decodeTokens < 1 ||
       options.sequences < 1 || options.repeat < 1)
     return invalid("tokens, sequences and repetitions must be at least 1");
-  if (options.context > 0)
+  if (!options.steps.empty())
     return benchStep(options, out);
   runtime::EngineOptions engineOptions = options.engine;
   if (engineOptions.cacheTokens == 0)

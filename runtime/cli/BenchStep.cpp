@@ -1,7 +1,7 @@
 //===- BenchStep.cpp - mla-run bench --context ----------------------------===//
 //
-// Part of mla. A decode step at a context that was not computed: the caches are
-// filled with random values. The step is measured as a whole, by the wall clock
+// Part of mla. A step at a context that was not computed: the caches are filled
+// with random values. The step is measured as a whole, by the wall clock
 // and by the device, and then each kernel by itself: all its launches of the
 // step one behind the other, so that every one reads other weights and the same
 // ones come back only after all others.
@@ -18,6 +18,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <sstream>
 
 namespace mla::cli {
 namespace {
@@ -43,8 +44,8 @@ struct StepCost {
 };
 
 /// Rows of the caches that a step attends to, its own included.
-int64_t attendedRows(const BenchOptions &options) {
-  return options.sequences * (options.context + 1);
+int64_t attendedRows(const BenchSetting &setting) {
+  return setting.sequences * (setting.context + setting.tokens);
 }
 
 /// Bytes of weights and cache rows that a launch reads.
@@ -126,7 +127,8 @@ Result<double> readCeiling(runtime::Engine &engine, int repeats) {
 
 Status measureKernels(runtime::Engine &engine,
                       const runtime::Engine::PreparedStep &step,
-                      const BenchOptions &options, StepCost &cost) {
+                      const BenchOptions &options, const BenchSetting &setting,
+                      StepCost &cost) {
   const plan::Plan &plan = engine.plan();
   const plan::Program &program = *step.program;
   for (uint32_t k = 0; k < plan.kernels.size(); ++k) {
@@ -146,7 +148,7 @@ Status measureKernels(runtime::Engine &engine,
       }
       MLA_ASSIGN_OR_RETURN(double bytes,
                            launchBytes(plan, program.launches[l], step.symbols,
-                                       attendedRows(options)));
+                                       attendedRows(setting)));
       cost.bytes += bytes;
       if (own != places)
         continue;
@@ -173,18 +175,22 @@ Status measureKernels(runtime::Engine &engine,
 }
 
 Result<StepCost> measureStep(runtime::Engine &engine,
-                             const BenchOptions &options) {
-  MLA_RETURN_IF_ERROR(engine.fillCaches(1));
+                             const BenchOptions &options,
+                             const BenchSetting &setting) {
   std::vector<runtime::Sequence> sequences;
-  std::vector<int32_t> ids = spreadIds(
-      options.sequences, engine.plan().model.vocabSize, 1);
+  std::vector<int32_t> ids =
+      spreadIds(setting.sequences * setting.tokens,
+                engine.plan().model.vocabSize, 1);
   std::vector<runtime::StepSequence> step;
-  for (int64_t s = 0; s < options.sequences; ++s) {
+  for (int64_t s = 0; s < setting.sequences; ++s) {
     sequences.push_back(engine.newSequence());
-    MLA_RETURN_IF_ERROR(sequences.back().extend(options.context));
+    MLA_RETURN_IF_ERROR(sequences.back().extend(setting.context));
   }
   for (size_t s = 0; s < sequences.size(); ++s)
-    step.push_back({&sequences[s], std::span(ids).subspan(s, 1)});
+    step.push_back({&sequences[s],
+                    std::span(ids).subspan(
+                        s * static_cast<size_t>(setting.tokens),
+                        static_cast<size_t>(setting.tokens))});
   StepCost cost;
   // Whole steps, with what the host does for them. The first launches, the
   // second records.
@@ -197,11 +203,11 @@ Result<StepCost> measureStep(runtime::Engine &engine,
     if (i >= warmUp)
       wall.push_back(watch.seconds());
     for (runtime::Sequence &sequence : sequences)
-      sequence.truncate(options.context); // The same step again.
+      sequence.truncate(setting.context); // The same step again.
   }
   cost.wall = median(std::move(wall));
   for (runtime::Sequence &sequence : sequences)
-    MLA_RETURN_IF_ERROR(sequence.extend(1));
+    MLA_RETURN_IF_ERROR(sequence.extend(setting.tokens));
   MLA_ASSIGN_OR_RETURN(runtime::Engine::PreparedStep prepared,
                        engine.prepareStep(step));
   MLA_ASSIGN_OR_RETURN(
@@ -210,7 +216,7 @@ Result<StepCost> measureStep(runtime::Engine &engine,
   cost.device = median(std::move(seconds));
   MLA_ASSIGN_OR_RETURN(cost.ceiling,
                        readCeiling(engine, options.kernelRepeats));
-  MLA_RETURN_IF_ERROR(measureKernels(engine, prepared, options, cost));
+  MLA_RETURN_IF_ERROR(measureKernels(engine, prepared, options, setting, cost));
   return cost;
 }
 
@@ -218,7 +224,7 @@ double gigabytes(double bytes, double seconds) {
   return seconds > 0 ? bytes / seconds * 1e-9 : 0;
 }
 
-Json toJson(runtime::Engine &engine, const BenchOptions &options,
+Json toJson(runtime::Engine &engine, const BenchSetting &setting,
             const hal::DeviceFacts &facts, const StepCost &cost) {
   runtime::MemoryUse memory = engine.memory();
   Json json = {
@@ -231,8 +237,9 @@ Json toJson(runtime::Engine &engine, const BenchOptions &options,
         {"units", facts.units},
         {"memory_bytes", facts.totalMemory}}},
       {"layers", engine.plan().model.layers},
-      {"sequences", options.sequences},
-      {"context", options.context},
+      {"sequences", setting.sequences},
+      {"context", setting.context},
+      {"tokens", setting.sequences * setting.tokens},
       {"step_seconds_wall", cost.wall},
       {"step_seconds_device", cost.device},
       {"step_bytes", cost.bytes},
@@ -260,15 +267,16 @@ Json toJson(runtime::Engine &engine, const BenchOptions &options,
   return json;
 }
 
-void print(const BenchOptions &options, const hal::DeviceFacts &facts,
+void print(const BenchSetting &setting, const hal::DeviceFacts &facts,
            const StepCost &cost, std::ostream &out) {
   auto right = [](const std::string &text, size_t width) {
     return std::string(width - std::min(width, text.size()), ' ') + text;
   };
   out << facts.name << ", " << facts.units << " units"
       << (facts.driver.empty() ? "" : ", ") << facts.driver << "\n"
-      << "step: " << options.sequences << " x 1 token at context "
-      << options.context << " in " << formatNumber(cost.device * 1e3, 3)
+      << "step: " << setting.sequences << " x " << setting.tokens
+      << (setting.tokens == 1 ? " token" : " tokens") << " at context "
+      << setting.context << " in " << formatNumber(cost.device * 1e3, 3)
       << " ms on the device, " << formatNumber(cost.wall * 1e3, 3)
       << " ms in all, " << formatNumber(cost.bytes * 1e-9, 3) << " GB, "
       << formatNumber(gigabytes(cost.bytes, cost.device), 0) << " GB/s\n";
@@ -311,13 +319,24 @@ void print(const BenchOptions &options, const hal::DeviceFacts &facts,
 Status benchStep(const BenchOptions &options, std::ostream &out) {
   runtime::EngineOptions engineOptions = options.engine;
   if (engineOptions.cacheTokens == 0)
-    engineOptions.cacheTokens =
-        options.sequences * (options.context + 2 * plan::pageTokens);
+    for (const BenchSetting &step : options.steps)
+      engineOptions.cacheTokens = std::max(
+          engineOptions.cacheTokens,
+          step.sequences * (step.context + step.tokens + 2 * plan::pageTokens));
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> engine,
                        runtime::Engine::load(options.plan, engineOptions));
-  MLA_ASSIGN_OR_RETURN(StepCost cost, measureStep(*engine, options));
   MLA_ASSIGN_OR_RETURN(hal::DeviceFacts facts, engine->facts());
-  Json json = toJson(*engine, options, facts, cost);
+  Json json = Json::array();
+  std::ostringstream text;
+  for (const BenchSetting &setting : options.steps) {
+    // Steps write their own rows over the random ones.
+    MLA_RETURN_IF_ERROR(engine->fillCaches(1));
+    MLA_ASSIGN_OR_RETURN(StepCost cost, measureStep(*engine, options, setting));
+    json.push_back(toJson(*engine, setting, facts, cost));
+    print(setting, facts, cost, text);
+  }
+  if (json.size() == 1)
+    json = Json(json[0]);
   if (!options.jsonFile.empty()) {
     std::ofstream file(options.jsonFile);
     file << json.dump(2) << "\n";
@@ -328,7 +347,7 @@ Status benchStep(const BenchOptions &options, std::ostream &out) {
   if (options.json)
     out << json.dump(2) << "\n";
   else
-    print(options, facts, cost, out);
+    out << text.str();
   return {};
 }
 

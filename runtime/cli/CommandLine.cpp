@@ -5,6 +5,7 @@
 //===----------------------------------------------------------------------===//
 #include "runtime/cli/Commands.h"
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <functional>
 #include <iostream>
 #include <iterator>
@@ -177,6 +178,24 @@ void addCalibrate(CLI::App &app, Action &action) {
   });
 }
 
+/// "SEQUENCES:CONTEXT[:TOKENS]".
+std::optional<BenchSetting> parseSetting(const std::string &text) {
+  int64_t values[3] = {0, 0, 1};
+  const char *at = text.data(), *end = at + text.size();
+  for (int i = 0; i < 3; ++i) {
+    auto [next, error] = std::from_chars(at, end, values[i]);
+    if (error != std::errc() || (next != end && *next != ':'))
+      return std::nullopt;
+    if (next == end) {
+      if (i == 0 || values[0] < 1 || values[1] < 0 || values[2] < 1)
+        return std::nullopt;
+      return BenchSetting{values[0], values[1], values[2]};
+    }
+    at = next + 1;
+  }
+  return std::nullopt;
+}
+
 void addBench(CLI::App &app, Action &action) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App *sub = app.add_subcommand("bench", "Measure prefill and decode");
@@ -197,21 +216,43 @@ void addBench(CLI::App &app, Action &action) {
          "Rounds to take the median of, after one to warm up")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  CLI::Option *context =
-      number(sub, "--context", options->context,
+  auto context = std::make_shared<int64_t>(0);
+  auto settings = std::make_shared<std::vector<std::string>>();
+  CLI::Option *contextOption =
+      number(sub, "--context", *context,
              "Measure a decode step at this context, and each of its kernels; "
              "the cache is filled with random values")
           ->check(CLI::PositiveNumber);
+  CLI::Option *steps =
+      sub->add_option("--steps", *settings,
+                      "So, these steps: sequences, tokens behind each, and new "
+                      "tokens of each (1 if not said)")
+          ->delimiter(',')
+          ->check(CLI::Validator(
+              [](std::string &text) {
+                return parseSetting(text) ? std::string()
+                                          : "expected SEQUENCES:CONTEXT[:TOKENS]"
+                                            ", found " + text;
+              },
+              "", "step"))
+          ->excludes(contextOption)
+          ->type_name("B:C[:T],");
   CLI::Option *json = sub->add_flag("--json", options->json, "Print JSON");
   sub->add_option("--json-file", options->jsonFile, "Write JSON to a file, too")
-      ->type_name("FILE")
-      ->needs(context);
+      ->type_name("FILE");
   sub->add_flag("--profile", options->engine.profile,
                 "Measure every launch and print the sum for each kernel; "
                 "slows steps a little")
       ->excludes(json)
-      ->excludes(context);
-  sub->callback([options, &action] {
+      ->excludes(contextOption)
+      ->excludes(steps);
+  sub->callback([options, context, settings, &action] {
+    if (*context)
+      options->steps = {{options->sequences, *context, 1}};
+    for (const std::string &text : *settings)
+      options->steps.push_back(*parseSetting(text));
+    if (!options->jsonFile.empty() && options->steps.empty())
+      throw CLI::RequiresError("--json-file", "--context or --steps");
     action = [options] { return bench(*options, std::cout); };
   });
 }

@@ -94,18 +94,22 @@ struct PackOptions {
 /// Writes the weights of a plan for a GPU as the GPU has them.
 Status pack(const PackOptions &options, std::ostream &err);
 
+/// A step of `tokens` new ones of each of `sequences`, behind `context` others.
+struct BenchSetting {
+  int64_t sequences = 1, context = 0, tokens = 1;
+};
 struct BenchOptions : PlanOptions {
   int64_t promptTokens = 128;
   int64_t decodeTokens = 64;
   int64_t sequences = 1;
   int64_t repeat = 5;
-  /// If above 0: no prefill, but a step at this context, kernel by kernel.
-  int64_t context = 0;
+  /// If there are any: no prefill, but each of these, kernel by kernel.
+  std::vector<BenchSetting> steps;
   int kernelRepeats = 20; ///< Runs of each kernel to take the median of.
   bool json = false;
-  std::filesystem::path jsonFile; ///< With a context: JSON goes there too.
+  std::filesystem::path jsonFile; ///< With steps: JSON goes there too.
 };
-/// Measures prefill and decode, or a step at a given context.
+/// Measures prefill and decode, or the given steps.
 Status bench(const BenchOptions &options, std::ostream &out);
 /// The latter.
 Status benchStep(const BenchOptions &options, std::ostream &out);

@@ -161,8 +161,7 @@ TEST(BenchContext, StepAndKernels) {
   cli::BenchOptions options;
   options.plan = files.folder();
   options.engine.threads = 2;
-  options.sequences = 3;
-  options.context = 100;
+  options.steps = {{3, 100, 1}};
   options.decodeTokens = 4;
   options.kernelRepeats = 3;
   options.json = true;
@@ -195,7 +194,17 @@ TEST(BenchContext, StepAndKernels) {
   out.str("");
   ASSERT_TRUE(cli::bench(options, out).ok());
   EXPECT_NE(out.str().find("test_recall"), std::string::npos) << out.str();
-  options.context = 1000; // Beyond the model's context.
+  options.steps = {{1, 100, 2}, {2, 50, 1}};
+  options.json = true;
+  out.str("");
+  ASSERT_TRUE(cli::bench(options, out).ok());
+  json = parsed(out.str());
+  root = json->root();
+  ASSERT_EQ(root.size(), 2u);
+  EXPECT_EQ(root.at(0)["tokens"].integer(0, 9), 2);
+  EXPECT_EQ(root.at(0)["step_bytes"].number(), double(102 * row + weights));
+  EXPECT_EQ(root.at(1)["step_bytes"].number(), double(102 * row + weights));
+  options.steps = {{1, 1000, 1}}; // Beyond the model's context.
   EXPECT_FALSE(cli::bench(options, out).ok());
 }
 

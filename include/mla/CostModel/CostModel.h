@@ -107,16 +107,26 @@ public:
   Estimate linearTile(std::span<const Matrix> segments, int64_t tokens) const;
   /// Many tokens: packing of rows, then the product (PackRows, Large*).
   Estimate linearLarge(std::span<const Matrix> segments, int64_t tokens) const;
+  /// The first of these: rows in 16 bits, as the product reads them.
+  Estimate packRows(int64_t columns, int64_t tokens) const;
   /// f32 weights, f32 arithmetic.
   Estimate linearF32(std::span<const Matrix> segments, int64_t tokens) const;
   /// Split-KV decode attention and its combining (Latent*).
   Estimate attentionDecode(const Attention &shape, const Step &step) const;
+  /// The second of these.
+  Estimate attentionCombine(const Attention &shape, const Step &step) const;
   /// Attention of prompts (PrefillAttention).
   Estimate attentionPrefill(const Attention &shape, const Step &step) const;
   /// Experts of one token, both kernels (ExpertOne*).
   Estimate expertsOne(const Experts &shape) const;
+  Estimate expertsGateUpOne(const Experts &shape) const;
+  Estimate expertsDownOne(const Experts &shape) const;
   /// Experts of several tokens: grouping, both products, combining.
   Estimate experts(const Experts &shape, int64_t tokens) const;
+  Estimate expertsGroup(const Experts &shape, int64_t tokens) const;
+  Estimate expertsGateUp(const Experts &shape, int64_t tokens) const;
+  Estimate expertsDown(const Experts &shape, int64_t tokens) const;
+  Estimate expertsCombine(const Experts &shape, int64_t tokens) const;
   /// The choice of experts, without the router's linear.
   Estimate route(int64_t experts, int64_t tokens) const;
   /// `heads` matrices of `matrix`, one a head: absorbed queries, values out of
