@@ -337,6 +337,36 @@ void addInspect(CLI::App &app, Action &action) {
   });
 }
 
+void addProbe(CLI::App &app, Action &action) {
+  auto options = std::make_shared<ProbeOptions>();
+  CLI::App *sub = app.add_subcommand(
+      "probe", "Measure this machine for mla-compile --machine");
+  sub->footer("GPUs are measured alone and together: memory, tensor cores, "
+              "launches; peer access tried\nwith data, links, NCCL. Without a "
+              "GPU the host is measured. docs/machines.md has the file.");
+  sub->add_option("--output,-o", options->output, "JSON file to write")
+      ->required()
+      ->type_name("FILE");
+  sub->add_option("--name", options->name,
+                  "Name of the machine (default: made of the device's)")
+      ->type_name("NAME");
+  CLI::Option *host = sub->add_flag(
+      "--host", options->host, "Measure the host, also if there is a GPU");
+  number(sub, "--gpus", options->gpus, "The first N GPUs (default: all)")
+      ->check(CLI::Range(1, 1024))
+      ->excludes(host);
+  number(sub, "--threads", options->threads,
+         "Threads of the host (default: all of the machine)")
+      ->check(CLI::Range(1, runtime::ThreadPool::maxThreads));
+  sub->add_option("--nccl", options->nccl,
+                  "NCCL's library (default: libnccl.so.2 where the system looks)")
+      ->type_name("FILE")
+      ->excludes(host);
+  sub->callback([options, &action] {
+    action = [options] { return probe(*options, std::cout, std::cerr); };
+  });
+}
+
 int exitCode(const Status &status) {
   if (status.ok())
     return 0;
@@ -349,7 +379,7 @@ int exitCode(const Status &status) {
 
 int run(int argc, const char *const *argv) {
   try {
-    CLI::App app("Runs a plan that mla-compile wrote.", "mla-run");
+    CLI::App app("Runs a plan that mla-compile wrote, and measures machines.", "mla-run");
     app.require_subcommand(1);
     app.footer("'mla-run SUBCOMMAND --help' explains a subcommand.\n"
                "Exit codes: 0 success, 1 error, 2 wrong usage, 3 NaN or "
@@ -364,6 +394,7 @@ int run(int argc, const char *const *argv) {
     addCompare(app, action);
     addPack(app, action);
     addInspect(app, action);
+    addProbe(app, action);
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError &e) {

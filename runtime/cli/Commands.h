@@ -11,6 +11,7 @@
 
 #include "mla/Support/Status.h"
 #include "runtime/executor/Engine.h"
+#include "runtime/hal/cuda/Driver.h"
 #include <filesystem>
 #include <iosfwd>
 #include <optional>
@@ -127,6 +128,18 @@ Status inspect(const InspectOptions &options, std::ostream &out);
 /// missing or does not fit is an error, after everything was printed.
 Status inspectModel(const std::filesystem::path &folder, bool json,
                     std::ostream &out);
+
+struct ProbeOptions {
+  std::filesystem::path output; ///< A machine file; see docs/machines.md.
+  std::string name;             ///< Of the machine; "": made of the device's.
+  int gpus = 0;                 ///< The first so many; 0: all.
+  bool host = false;            ///< The host, also if there is a GPU.
+  int threads = 0;              ///< Of the host; 0: all.
+  std::string nccl;             ///< File of the library; "": the system's.
+  std::string driver = hal::cuda::Driver::defaultLibrary;
+};
+/// Measures this machine, GPUs if there are any, and writes a machine file.
+Status probe(const ProbeOptions &options, std::ostream &out, std::ostream &err);
 
 /// The program mla-run. Returns its exit code: 0 success, 1 error, 2 wrong
 /// usage, 3 NaN or infinity among the logits.

@@ -17,25 +17,53 @@ using namespace mla::hal::cuda;
 
 namespace {
 
-enum class Kernel : uintptr_t { Add = 1, Large = 2 };
+enum class Kernel : uintptr_t {
+  Add = 1,
+  Large,
+  Read,
+  Empty,
+  Matrix,
+  Push,
+  Check,
+  PingPong
+};
+struct Description {
+  const char *name;
+  unsigned parameters;
+};
+constexpr Description kernels[] = {
+    {"add", 2},          {"large", 0},       {"read_ceiling", 3},
+    {"probe_empty", 0},  {"probe_matrix_bf16", 2},
+    {"probe_push", 3},   {"probe_check", 4}, {"probe_ping_pong", 6}};
+const Description &describe(Kernel kernel) {
+  return kernels[static_cast<uintptr_t>(kernel) - 1];
+}
+
+uintptr_t current = 0; // context of the calling thread: device + 1; tests have one
+struct Allocation {
+  size_t bytes;
+  uintptr_t context;
+};
+std::map<Address, Allocation> allocations;
+
+uint32_t pattern(uint64_t index, uint64_t seed) {
+  return (static_cast<uint32_t>(index) * 0x9E3779B1U) ^
+         static_cast<uint32_t>(seed);
+}
 
 struct Launch {
   Kernel kernel;
   unsigned grid;
+  uintptr_t context;
   std::vector<uint64_t> arguments;
-  void run() const {
-    if (kernel == Kernel::Add) {
-      auto *at = reinterpret_cast<int64_t *>(arguments[0]);
-      *at += static_cast<int64_t>(arguments[1]) * static_cast<int64_t>(grid);
-    }
-  }
+  /// Whether what this one touches at `address` is its own, or links work.
+  bool reaches(uint64_t address) const;
+  void run() const;
 };
 using List = std::vector<Launch>;
 
-bool hasContext = false; // of the calling thread; tests have one
 bool capturing = false;
 List captured;
-std::map<Address, size_t> sizes;
 uint64_t used = 0;
 bool lost = false;
 
@@ -48,7 +76,48 @@ int take(int &code) { return std::exchange(code, 0); }
 
 extern "C" {
 __attribute__((visibility("default"))) FakeCuda fakeCuda;
+}
 
+namespace {
+
+bool Launch::reaches(uint64_t address) const {
+  auto it = allocations.upper_bound(address);
+  return fakeCuda.peerWorks ||
+         (it != allocations.begin() && std::prev(it)->second.context == context);
+}
+
+void Launch::run() const {
+  auto at = [&](size_t i) { return reinterpret_cast<uint32_t *>(arguments[i]); };
+  auto wide = [&](size_t i) { return reinterpret_cast<int64_t *>(arguments[i]); };
+  switch (kernel) {
+  case Kernel::Add:
+    *wide(0) += static_cast<int64_t>(arguments[1]) * static_cast<int64_t>(grid);
+    break;
+  case Kernel::Matrix:
+    wide(0)[0] = 2000, wide(0)[1] = 1000; // 2 GHz
+    break;
+  case Kernel::Push:
+    if (reaches(arguments[0]))
+      for (uint64_t i = 0; i < arguments[1] / 4; ++i)
+        at(0)[i] = pattern(i, arguments[2]);
+    break;
+  case Kernel::Check:
+    for (uint64_t i = 0; i < arguments[2] / 4; i += 4)
+      *at(1) += at(0)[i] != pattern(i, arguments[3]) ||
+                !reaches(arguments[0]);
+    break;
+  case Kernel::PingPong:
+    wide(2)[0] = static_cast<int64_t>(arguments[3]) * 1400;
+    wide(2)[1] = !fakeCuda.peerWorks;
+    break;
+  default:
+    break;
+  }
+}
+
+} // namespace
+
+extern "C" {
 /// As when the process starts.
 void fakeCudaReset() {
   fakeCuda = {};
@@ -79,41 +148,54 @@ Code cuDeviceGetAttribute(int *value, int attribute, Ordinal) {
   *value = attribute == ComputeCapabilityMajor   ? fakeCuda.major
            : attribute == ComputeCapabilityMinor ? fakeCuda.minor
            : attribute == MultiprocessorCount    ? 132
+           : attribute == L2CacheSize            ? 50 << 20
                                                  : fakeCuda.sharedLimit;
   return Success;
 }
 Code cuDeviceTotalMem_v2(size_t *bytes, Ordinal) {
   return *bytes = fakeCuda.totalMemory, Success;
 }
-Code cuDevicePrimaryCtxRetain(Context *context, Ordinal) {
+Code cuDeviceGetPCIBusId(char *id, int length, Ordinal device) {
+  return std::snprintf(id, static_cast<size_t>(length), "0000:0%X:00.0",
+                       unsigned(device) + 10),
+         Success;
+}
+Code cuDeviceCanAccessPeer(int *can, Ordinal, Ordinal) {
+  return *can = fakeCuda.peerReported, Success;
+}
+Code cuDeviceGetP2PAttribute(int *value, int, Ordinal, Ordinal) {
+  return *value = fakeCuda.peerAtomics, Success;
+}
+Code cuCtxEnablePeerAccess(Context, unsigned) { return Success; }
+Code cuDevicePrimaryCtxRetain(Context *context, Ordinal device) {
   ++fakeCuda.contexts;
-  return *context = tag<Context>(1), Success;
+  return *context = tag<Context>(static_cast<uintptr_t>(device) + 1), Success;
 }
 Code cuDevicePrimaryCtxRelease_v2(Ordinal) {
   return --fakeCuda.contexts, Success;
 }
 Code cuCtxSetCurrent(Context context) {
-  return hasContext = context != nullptr, Success;
+  return current = reinterpret_cast<uintptr_t>(context), Success;
 }
 Code cuMemGetInfo_v2(size_t *free, size_t *total) {
   *total = fakeCuda.totalMemory;
   return *free = fakeCuda.totalMemory - used, Success;
 }
 Code cuMemAlloc_v2(Address *address, size_t bytes) {
-  if (!hasContext)
+  if (!current)
     return 201; // CUDA_ERROR_INVALID_CONTEXT
   if (bytes > fakeCuda.totalMemory - used)
     return OutOfMemory;
   void *memory = std::malloc(bytes);
   std::memset(memory, 0xCD, bytes);
   *address = reinterpret_cast<Address>(memory);
-  sizes[*address] = bytes;
+  allocations[*address] = {bytes, current};
   used += bytes;
   return ++fakeCuda.buffers, Success;
 }
 Code cuMemFree_v2(Address address) {
-  used -= sizes[address];
-  sizes.erase(address);
+  used -= allocations[address].bytes;
+  allocations.erase(address);
   std::free(reinterpret_cast<void *>(address));
   return --fakeCuda.buffers, Success;
 }
@@ -174,7 +256,8 @@ Code cuGraphExecDestroy(GraphExec exec) {
 Code cuGraphLaunch(GraphExec exec, Stream) {
   ++fakeCuda.replays;
   for (const Launch &launch : *reinterpret_cast<List *>(exec))
-    launch.run();
+    if (launch.kernel != Kernel::Push) // Of a probe: the time alone counts.
+      launch.run();
   return Success;
 }
 Code cuEventCreate(Event *event, unsigned) {
@@ -183,6 +266,7 @@ Code cuEventCreate(Event *event, unsigned) {
 }
 Code cuEventDestroy_v2(Event) { return --fakeCuda.events, Success; }
 Code cuEventRecord(Event, Stream) { return Success; }
+Code cuEventQuery(Event) { return fakeCuda.stuck ? NotReady : Success; }
 Code cuEventElapsedTime(float *milliseconds, Event, Event) {
   return *milliseconds = 0.5F, Success;
 }
@@ -200,12 +284,10 @@ Code cuModuleLoadDataEx(ModuleHandle *module, const void *image, unsigned count,
 }
 Code cuModuleUnload(ModuleHandle) { return --fakeCuda.modules, Success; }
 Code cuModuleGetFunction(Function *function, ModuleHandle, const char *name) {
-  std::string text = name;
-  if (text != "add" && text != "large")
-    return NotFound;
-  *function = tag<Function>(
-      static_cast<uintptr_t>(text == "add" ? Kernel::Add : Kernel::Large));
-  return Success;
+  for (uintptr_t i = 0; i < std::size(kernels); ++i)
+    if (std::string(name) == kernels[i].name)
+      return *function = tag<Function>(i + 1), Success;
+  return NotFound;
 }
 Code cuFuncGetAttribute(int *value, int attribute, Function) {
   return *value = attribute == MaxThreadsPerBlock ? 64 : 16, Success;
@@ -217,11 +299,10 @@ Code cuFuncSetAttribute(Function, int attribute, int value) {
 }
 Code cuFuncGetParamInfo(Function function, size_t index, size_t *offset,
                         size_t *size) {
-  bool add = reinterpret_cast<uintptr_t>(function) ==
-             static_cast<uintptr_t>(Kernel::Add);
   *offset = 8 * index;
   *size = 8;
-  return index < (add ? 2U : 0U) ? Success : 1;
+  auto kernel = static_cast<Kernel>(reinterpret_cast<uintptr_t>(function));
+  return index < describe(kernel).parameters ? Success : 1;
 }
 Code cuLaunchKernelEx(const LaunchConfig *config, Function function,
                       void **parameters, void **) {
@@ -233,10 +314,10 @@ Code cuLaunchKernelEx(const LaunchConfig *config, Function function,
   }
   Launch launch{static_cast<Kernel>(reinterpret_cast<uintptr_t>(function)),
                 config->gridX,
+                current,
                 {}};
-  if (launch.kernel == Kernel::Add)
-    for (int i = 0; i < 2; ++i)
-      launch.arguments.push_back(*static_cast<uint64_t *>(parameters[i]));
+  for (unsigned i = 0; i < describe(launch.kernel).parameters; ++i)
+    launch.arguments.push_back(*static_cast<uint64_t *>(parameters[i]));
   for (unsigned i = 0; i < config->attributeCount; ++i)
     fakeCuda.earlyLaunches +=
         config->attributes[i].id == programmaticStreamSerialization &&

@@ -7,6 +7,8 @@
 //   add(address, value)   adds value * grid to the integer at address
 //   large()               needs 200 kB of shared memory, in 64 threads
 //
+// and those of mla-run probe, as lib/CodeGen/NVVM/ProbeKernels.h has them.
+//
 //===----------------------------------------------------------------------===//
 #ifndef MLA_UNITTESTS_RUNTIME_FAKECUDA_H
 #define MLA_UNITTESTS_RUNTIME_FAKECUDA_H
@@ -20,6 +22,9 @@ struct FakeCuda {
   uint64_t totalMemory = uint64_t(1) << 30;
   int failNextLaunch = 0;      ///< Code of the next cuLaunchKernelEx.
   int failNextSynchronize = 0; ///< Of the next cuStreamSynchronize.
+  // Links: what is reported, and what is so.
+  bool peerReported = true, peerWorks = true, peerAtomics = false;
+  bool stuck = false; ///< No event is ever reached.
   // Counted.
   int contexts = 0, buffers = 0, mirrors = 0, streams = 0, modules = 0;
   int graphs = 0, execs = 0, events = 0; ///< Alive.

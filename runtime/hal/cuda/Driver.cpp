@@ -13,7 +13,7 @@ Result<std::unique_ptr<Driver>> Driver::load(const std::string &library) {
   driver->handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!driver->handle) {
     const char *why = dlerror();
-    return unsupported("the plan needs an NVIDIA GPU, but its driver cannot be "
+    return unsupported("an NVIDIA GPU is needed, but its driver cannot be "
                        "loaded: " +
                        std::string(why ? why : library));
   }
@@ -33,7 +33,7 @@ Result<std::unique_ptr<Driver>> Driver::load(const std::string &library) {
           dlsym(driver->handle, "cuFuncGetParamInfo"));
   if (Code code = driver->init(0); code != Success)
     return unsupported(
-        "the plan needs an NVIDIA GPU" +
+        "an NVIDIA GPU is needed" +
         std::string(code == NoDevice ? ", but this machine has none"
                                      : ", but the driver does not start") +
         ": cuInit: " + driver->describe(code));

@@ -42,8 +42,10 @@ enum : Code {
   UnsupportedPtxVersion = 222,
   Contained = 226,
   NotFound = 500,
+  NotReady = 600,
   IllegalAddress = 700,
   LaunchTimeout = 702,
+  PeerAccessAlreadyEnabled = 704,
   ContextIsDestroyed = 709,
   Assertion = 710,
   HardwareStackError = 714,
@@ -58,9 +60,15 @@ enum : Code {
 /// CUdevice_attribute
 enum DeviceAttribute : int {
   MultiprocessorCount = 16,
+  L2CacheSize = 38,
   ComputeCapabilityMajor = 75,
   ComputeCapabilityMinor = 76,
   MaxSharedMemoryPerBlockOptin = 97
+};
+
+/// CUdevice_P2PAttribute
+enum PeerAttribute : int {
+  NativeAtomicSupported = 3 ///< of NVLink, not of PCIe
 };
 
 /// CUfunction_attribute
@@ -115,6 +123,14 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(deviceGetAttribute, cuDeviceGetAttribute,                                  \
     (int *value, int attribute, Ordinal device))                               \
   X(deviceTotalMem, cuDeviceTotalMem_v2, (size_t *bytes, Ordinal device))      \
+  X(deviceGetPCIBusId, cuDeviceGetPCIBusId,                                    \
+    (char *id, int length, Ordinal device))                                    \
+  X(deviceCanAccessPeer, cuDeviceCanAccessPeer,                                \
+    (int *can, Ordinal device, Ordinal peer))                                  \
+  X(deviceGetP2PAttribute, cuDeviceGetP2PAttribute,                            \
+    (int *value, int attribute, Ordinal device, Ordinal peer))                 \
+  X(ctxEnablePeerAccess, cuCtxEnablePeerAccess,                                \
+    (Context peer, unsigned flags))                                            \
   X(primaryCtxRetain, cuDevicePrimaryCtxRetain,                                \
     (Context * context, Ordinal device))                                       \
   X(primaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (Ordinal device))         \
@@ -144,6 +160,7 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(eventCreate, cuEventCreate, (Event * event, unsigned flags))               \
   X(eventDestroy, cuEventDestroy_v2, (Event event))                            \
   X(eventRecord, cuEventRecord, (Event event, Stream stream))                  \
+  X(eventQuery, cuEventQuery, (Event event))                                   \
   X(eventElapsedTime, cuEventElapsedTime,                                      \
     (float *milliseconds, Event start, Event end))                             \
   X(moduleLoadDataEx, cuModuleLoadDataEx,                                      \
