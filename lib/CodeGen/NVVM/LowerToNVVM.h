@@ -47,9 +47,20 @@ private:
   void launchLinear(mlir::Operation *op, LinearSpec spec, Input x,
                     llvm::ArrayRef<mlir::Value> operands, int64_t weightBytes);
   void lowerAttention(LatentAttentionOp op);
+  void lowerExpand(ExpandValueOp op);
   void lowerCacheWrite(LatentCacheWriteOp op);
-  void lowerExperts(mlir::Operation *op, Input x, mlir::Value indices,
-                    mlir::Value weights, mlir::Value gate, mlir::Value up,
+  /// What chooses experts: logits, and a bias or null.
+  struct Choice {
+    RoutingAttr routing;
+    mlir::Value logits, bias;
+  };
+  /// Launches route(): indices and weights.
+  std::pair<mlir::Value, mlir::Value> launchRoute(mlir::Operation *op,
+                                                  Choice choice);
+  /// With `choice`, the experts' kernels choose; else `indices` and `weights` say.
+  void lowerExperts(mlir::Operation *op, Input x, std::optional<Choice> choice,
+                    mlir::Value indices, mlir::Value weights, int64_t topk,
+                    mlir::Value gate, mlir::Value up,
                     mlir::Value down, mlir::ValueRange shared,
                     mlir::Value residual, mlir::Value out);
   void lowerMoE(MoEOp op);
@@ -103,6 +114,12 @@ private:
   bool prefill;
   llvm::DenseMap<mlir::Value, RMSNormOp> putOff;
   std::optional<CacheWrite> cacheWrite;
+  /// Attention whose splits expand_value combines.
+  struct Splits {
+    AttentionSpec spec;
+    mlir::Value partial, lse;
+  };
+  llvm::DenseMap<mlir::Value, Splits> uncombined; ///< by its value
   llvm::DenseSet<mlir::Operation *> done; ///< sums that a producer did
   llvm::DenseMap<std::pair<mlir::Attribute, mlir::Attribute>, mlir::Value>
       views; ///< of (weight, view)
