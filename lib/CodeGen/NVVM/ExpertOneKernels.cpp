@@ -4,12 +4,14 @@
 // weights; StreamCore.h has how.
 //
 // Gate and up: rows of all experts together, in pairs of a gate and an up quad, are
-// dealt out to one block an SM. Ids come from an earlier kernel: the ring is
-// filled once they are there, the shared expert's weights fetched to L2 before.
-// Down: a block owns rows, its warps split experts and their columns; all the
-// weights of a block are on their way before the wait for gate and up, since
-// expertsGateUpOne lets its successors begin only after its own wait, when the
-// kernel that wrote the ids has ended.
+// dealt out to one block an SM. Every block makes the choice of experts from the
+// logits, its first warp while the others bring x to shared memory: 0.6 us, where a
+// kernel between takes 2. Then the ring is filled; the shared expert's weights are
+// fetched to L2 before.
+// Down: a block owns rows, its warps split experts and their columns; it makes the
+// same choice, and all its weights are on their way, before the wait for gate and up,
+// since expertsGateUpOne lets its successors begin only after its own wait, when the
+// kernel that wrote the logits has ended.
 //
 //   bytes      the matrices of topk experts and the shared one, once
 //   shared     at most 99 KB: x in 16 bits, the ring with what is left
@@ -18,6 +20,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "KernelSupport.h"
+#include "Router.h"
 #include "StreamCore.h"
 #include <numeric>
 
@@ -27,8 +30,27 @@ namespace mla::nvvm {
 
 static std::string expertName(StringRef family, const ExpertSpec &spec,
                               const MatrixShape &shape) {
-  return kernelName(family, formatName(shape.format), shape.rows, shape.columns,
-                    spec.experts, spec.topk, spec.sharedRows);
+  std::string name =
+      kernelName(family, formatName(shape.format), shape.rows, shape.columns,
+                 spec.experts, spec.topk, spec.sharedRows);
+  if (spec.routing)
+    name = kernelName(
+        name, Router::name(spec.routing, spec.experts, spec.bias));
+  return name;
+}
+
+bool canChooseInExperts(const ExpertSpec &spec, RoutingAttr routing) {
+  // The first warp has a key of every 32 experts in registers; the kernel for the
+  // product has few to spare.
+  return spec.maxTokens == 1 && spec.experts <= 512 &&
+         routing.getTopk() <= spec.experts;
+}
+
+/// What the choice takes of shared memory, for any number of threads.
+static int64_t choiceBytes(const ExpertSpec &spec) {
+  if (!spec.routing)
+    return 0;
+  return Router::sharedBytes(spec.routing, spec.experts, 512) + 4 * spec.topk;
 }
 
 /// Blocks of `items` equal pieces, at most `most` a block: a multiple of the SMs
@@ -60,6 +82,7 @@ StreamShape gateUpOneShape(const ExpertSpec &spec, const Gpu &gpu) {
   int64_t blocks = blocksFor(gpu, pairs, 20);
   s.quads = 2 * llvm::divideCeil(pairs, blocks);
   s.ragged = pairs % blocks != 0;
+  s.extraBytes = choiceBytes(spec);
   s.choose(0);
   return s;
 }
@@ -78,14 +101,26 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
   Kernel kernel{name, std::to_string(blocks)};
   if (exists(site, name))
     return kernel;
+  // Ids and weights, or logits and perhaps a bias.
   const unsigned idsAt = spec.norm ? 2 : 1, weightsAt = idsAt + 1,
-                 gateAt = idsAt + 2, sharedAt = idsAt + 4;
+                 gateAt = weightsAt + (spec.routing && !spec.bias ? 0 : 1),
+                 sharedAt = gateAt + 2;
   SmallVector<StringRef> access(sharedAt + (sharedPairs ? 2 : 0), "read");
   access.push_back("write");
-  // Never beside itself: its registers need not be half of an SM's.
-  KernelBuilder k(site.kernels, site.loc, name, access, 0, {s.warps() * 32});
+  // Its blocks are to be there before the router's have ended, beside them, and one
+  // on each SM: two where the router has no block would leave others without, and
+  // take twice the time. So its registers are all but those of the router, 16 warps
+  // of 56, which is more than half.
+  int64_t registers = (65536 - 512 * 56) / (s.warps() * 32) / 8 * 8;
+  KernelBuilder k(site.kernels, site.loc, name, access, 0,
+                  {s.warps() * 32, 1, std::min<int64_t>(registers, 255)});
   StreamCore core(k, s);
-  Ptr ids = k.shared(4 * spec.topk);
+  Ptr ids = k.shared(4 * spec.topk), chosenWeights = k.buffer(weightsAt);
+  std::optional<Router> router;
+  if (spec.routing) {
+    chosenWeights = k.shared(4 * spec.topk);
+    router.emplace(k, spec.routing, spec.experts, spec.bias);
+  }
   core.quads = (k.i32(pairs + blocks - 1) - k.block()) / blocks * 2;
   int64_t stride = quant::packedBytes(format, spec.gate.rows, columns);
   int64_t tail = quant::packedTail(format, spec.gate.rows, columns);
@@ -135,7 +170,8 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
   auto factors = [&](V row) {
     V pair = k.block() + k.minimum(row >> 2, lastPair) * blocks;
     Place gate = place(pair, k.no()), up = place(pair, k.yes());
-    V weight = k.loadF32(k.buffer(weightsAt) + gate.source * 4, Cached::L2);
+    V weight = k.loadF32(chosenWeights + gate.source * 4,
+                         router ? Cached::Yes : Cached::L2);
     if (gate.isShared)
       weight = k.select(gate.isShared, k.f32(1), weight);
     Vs out = {weight};
@@ -161,24 +197,41 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
     x.gamma = k.buffer(1);
   x.gammaFormat = spec.gamma;
   Vs mine;
+  auto begin = [&] { // once the ids are there
+    core.fill();
+    core.fetchScales([&](V slot, V column) {
+      Place p = ofSlot(slot);
+      return p.tail + ((p.quad >> 5) * s.scaleColumns + column) * 4;
+    });
+    if (early)
+      mine = factors(k.minimum(k.thread(), k.i32(rows - 1)));
+  };
+  if (router && spec.bias)
+    router->fetchBias(k.buffer(weightsAt));
   core.stageX(
       x,
       [&] {
         k.gridWait();
         k.gridTrigger(); // after the wait: see expertsDownOne
+        if (router)
+          router->fetchLogits(k.buffer(idsAt));
       },
       [&] {
+        if (router) {
+          router->score();
+          k.when(k.warp() == 0, [&] { router->choose(ids, chosenWeights); });
+          return;
+        }
         fetchIds(k, ids, k.buffer(idsAt), spec.topk);
         k.barrier();
-        core.fill();
-        core.fetchScales([&](V slot, V column) {
-          Place p = ofSlot(slot);
-          return p.tail + ((p.quad >> 5) * s.scaleColumns + column) * 4;
-        });
-        if (early)
-          mine = factors(k.minimum(k.thread(), k.i32(rows - 1)));
+        begin();
       });
   k.barrier();
+  if (router) {
+    begin();
+    if (format == Format::FP8Block)
+      k.barrier(); // the scales
+  }
   core.run();
   k.barrier();
   V norm;
@@ -248,6 +301,7 @@ StreamShape downOneShape(const ExpertSpec &spec, const Gpu &gpu) {
                      llvm::divideCeil(sharedUnits, 2);
   int64_t quads = llvm::divideCeil(spec.down.rows, 4);
   s.quads = llvm::divideCeil(quads, blocksFor(gpu, quads, 40));
+  s.extraBytes = choiceBytes(spec);
   s.choose(std::gcd(units, sharedUnits));
   // A warp an expert, if those are short: few large copies, in two stages.
   int64_t sources = spec.topk + (sharedUnits ? 1 : 0);
@@ -279,7 +333,10 @@ Kernel expertsDownOne(KernelSite site, const ExpertSpec &spec, bool residual,
   Kernel kernel{name, std::to_string(llvm::divideCeil(quads, s.quads))};
   if (exists(site, name))
     return kernel;
-  SmallVector<StringRef> access(3 + (sharedUnits ? 1 : 0) + residual, "read");
+  // Ids, or logits and perhaps a bias.
+  const unsigned downAt = spec.routing && spec.bias ? 3 : 2;
+  SmallVector<StringRef> access(downAt + 1 + (sharedUnits ? 1 : 0) + residual,
+                                "read");
   access.push_back("write");
   unsigned residualAt = access.size() - 2, yAt = access.size() - 1;
   bool twoFit = s.twoFit(site.gpu);
@@ -289,6 +346,9 @@ Kernel expertsDownOne(KernelSite site, const ExpertSpec &spec, bool residual,
       {s.warps() * 32, twoFit ? std::max<int64_t>(28 / s.warps(), 2) : 1});
   StreamCore core(k, s);
   Ptr ids = k.shared(4 * spec.topk), globals = k.shared(4 * sources);
+  std::optional<Router> router;
+  if (spec.routing)
+    router.emplace(k, spec.routing, spec.experts, spec.bias);
   V firstQuad = k.block() * s.quads;
   core.quads = k.minimum(k.i32(quads) - firstQuad, k.i32(s.quads));
   int64_t stride = quant::packedBytes(format, rows, columns);
@@ -299,9 +359,9 @@ Kernel expertsDownOne(KernelSite site, const ExpertSpec &spec, bool residual,
   auto matrix = [&](V source, V at, V sharedAt) {
     V expert = sharedUnits ? k.minimum(source, k.i32(spec.topk - 1)) : source;
     V id = k.loadI32(ids + expert * 4);
-    Ptr p = k.buffer(2) + (k.to64(id) * stride + at);
+    Ptr p = k.buffer(downAt) + (k.to64(id) * stride + at);
     if (sharedUnits)
-      p = k.select(source == spec.topk, k.buffer(3) + sharedAt, p);
+      p = k.select(source == spec.topk, k.buffer(downAt + 1) + sharedAt, p);
     return p;
   };
   auto sourceOf = [&](V index, int64_t each) {
@@ -328,7 +388,15 @@ Kernel expertsDownOne(KernelSite site, const ExpertSpec &spec, bool residual,
   if (!twoFit)
     k.gridTrigger();
   core.init();
-  fetchIds(k, ids, k.buffer(1), spec.topk);
+  if (router) {
+    if (spec.bias)
+      router->fetchBias(k.buffer(2));
+    router->fetchLogits(k.buffer(1));
+    router->score();
+    k.when(k.warp() == 0, [&] { router->choose(ids, Ptr()); });
+  } else {
+    fetchIds(k, ids, k.buffer(1), spec.topk);
+  }
   k.barrier();
   core.fill();
   core.fetchScales([&](V slot, V column) {

@@ -16,7 +16,14 @@
 // tokens * heads * rows * columns flops against 4 * tokens * heads * rows bytes
 // of y, columns of 128 make it memory-bound at 64 flops a byte, 512 about even.
 //
+// combineExpand, one token: the blocks of a head, 32 rows and 512 threads each, first
+// join what the splits of attention found for the head, into shared memory: 41 KB
+// with what joining takes. At 33 splits 34 KB a block from L2, one load in flight for
+// each 16 bytes; 32 blocks for 8 heads. At 264 splits 270 KB a block: 2 us, which is
+// what a kernel of its own takes at any length.
+//
 //===----------------------------------------------------------------------===//
+#include "LatentDecode.h"
 #include "PackedProduct.h"
 
 using namespace mlir;
@@ -166,6 +173,79 @@ Kernel expandValue(KernelSite site, HeadShape s, int64_t maxTokens) {
   KernelBuilder k(site.kernels, site.loc, name, {"read", "read", "write"}, 1,
                   {p.threads()});
   emitHeads(k, p, [](V, V, V, V) {});
+  k.finish();
+  return kernel;
+}
+
+//===----------------------------------------------------------------------===//
+// Expanded value of attention in splits
+//===----------------------------------------------------------------------===//
+
+static HeadProduct combinedProduct(HeadShape s) {
+  return {s,       s.v,          s.latent, s.latent, s.v,
+          /*x=*/3, /*weight=*/4, /*y=*/5,  1};
+}
+/// 16 warps, if there are as many rows and columns.
+static FewTokens::Split combinedSplit(const HeadProduct &p) {
+  FewTokens::Split s = p.split();
+  s.warpsM = 16 / s.warpsK;
+  return s;
+}
+
+bool canCombineInExpand(const AttentionSpec &spec, DecodeForm form,
+                        HeadShape shape, const Gpu &gpu) {
+  return spec.maxTokens == 1 && fitsDecodeTiles(spec) &&
+         spec.heads == shape.heads && spec.latent == shape.latent &&
+         canCombineHead(decodeShape(spec, form, gpu),
+                        combinedSplit(combinedProduct(shape)).threads());
+}
+
+Kernel combineExpand(KernelSite site, const AttentionSpec &spec, DecodeForm form,
+                     HeadShape shape) {
+  DecodeShape s = decodeShape(spec, form, site.gpu);
+  HeadProduct p = combinedProduct(shape);
+  FewTokens::Split split = combinedSplit(p);
+  std::string name = kernelName(s.name("combine_expand"), shape.v);
+  int64_t chunks = llvm::divideCeil(p.rows, split.rows());
+  Kernel kernel{name, std::to_string(shape.heads * chunks)};
+  if (exists(site, name))
+    return kernel;
+  KernelBuilder k(site.kernels, site.loc, name,
+                  {"read", "read", "read", "readwrite", "read", "write"}, 0,
+                  {split.threads()});
+  V head = k.block() / chunks, chunk = k.block() % chunks;
+  V firstRow = head * p.rows + chunk * split.rows();
+  Ptr x = k.shared(shape.latent * 4);
+  FewTokens product(k, p.product(), split);
+  product.begin({k.buffer(p.weight)}, firstRow, head * p.rows + p.rows);
+  V splits = splitsOfOne(k, s, k.buffer(0));
+  k.gridTrigger();
+  k.gridWait();
+  V firstValue = head * shape.latent;
+  Ptr y = k.buffer(p.x);
+  k.ifElse(
+      splits > 1,
+      [&] {
+        combineHead(k, s, head, splits, k.buffer(1), k.buffer(2),
+                    [&](V value, ArrayRef<V> v) {
+                      for (auto [i, one] : llvm::enumerate(v)) {
+                        V at = value + int64_t(i);
+                        k.store(x + (at - firstValue) * 4, one);
+                        k.when(chunk == 0, [&] { k.store(y + at * 4, one); });
+                      }
+                    });
+      },
+      [&] {
+        k.loop(k.thread(), k.i32(shape.latent), k.threads(), [&](V i) {
+          k.store(x + i * 4, k.loadF32(y + (firstValue + i) * 4, Cached::L2));
+        });
+      });
+  k.barrier();
+  auto rowOf = [&](V) { return k.i32(0); };
+  Ptr out = k.buffer(p.y);
+  product.run(k.i32(1), {x, 0, rowOf}, [&](V row, V, ArrayRef<V> sum) {
+    k.store(out + row * 4, sum[0]);
+  });
   k.finish();
   return kernel;
 }

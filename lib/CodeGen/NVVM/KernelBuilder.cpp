@@ -120,7 +120,11 @@ KernelBuilder::KernelBuilder(ModuleOp kernels, Location loc, StringRef name,
   function->setAttr("nvvm.kernel", b.getUnitAttr());
   function->setAttr("nvvm.maxntid",
                     b.getDenseI32ArrayAttr({int32_t(shape.threads)}));
-  function->setAttr("nvvm.minctasm", b.getI32IntegerAttr(shape.minBlocks));
+  // ptxas takes one of the two.
+  if (shape.maxRegisters)
+    function->setAttr("nvvm.maxnreg", b.getI32IntegerAttr(shape.maxRegisters));
+  else
+    function->setAttr("nvvm.minctasm", b.getI32IntegerAttr(shape.minBlocks));
   function->setAttr("mla.access", b.getStrArrayAttr(access));
   function->setAttr("mla.scalars", b.getI64IntegerAttr(scalars));
   function->setAttr("mla.threads", b.getI64IntegerAttr(shape.threads));

@@ -78,6 +78,8 @@ struct BlockShape {
   int64_t threads;
   /// Blocks that must fit an SM by registers; limits what a thread may have.
   int64_t minBlocks = 1;
+  /// Most registers of a thread, in place of what minBlocks allows. 0: not limited.
+  int64_t maxRegisters = 0;
 };
 
 /// How a load goes through the caches.

@@ -191,6 +191,15 @@ AttentionKernels latentAttentionSplit(KernelSite site, const AttentionSpec &spec
 AttentionKernels latentAttentionSimple(KernelSite site,
                                        const AttentionSpec &spec);
 
+/// Whether combineExpand() can take the place of `combine` and expandValue().
+bool canCombineInExpand(const AttentionSpec &spec, DecodeForm form,
+                        HeadShape shape, const Gpu &gpu);
+/// One token: combines and expands, y[h] = W_h x[h]. (positions, partial, lse, x [T,
+/// heads * latent], which it completes, vB packed bf16 [heads * v, latent], y [T,
+/// heads * v]).
+Kernel combineExpand(KernelSite site, const AttentionSpec &spec, DecodeForm form,
+                     HeadShape shape);
+
 //===--- Experts (ExpertKernels.cpp) ----------------------------------------===//
 
 struct ExpertSpec {
@@ -204,13 +213,20 @@ struct ExpertSpec {
   bool norm = false;
   Format gamma = Format::BF16;
   double eps = 0;
+  /// The two kernels of one token: choose the experts, as route() does. For "indices
+  /// [, weights]" below the operands are then "logits [, bias rows]".
+  RoutingAttr routing = {};
+  std::optional<Format> bias;
 };
+/// Whether the two kernels of one token can choose the experts themselves. Others
+/// have route() before them.
+bool canChooseInExperts(const ExpertSpec &spec, RoutingAttr routing);
 /// One token: every chosen expert (and the shared one) in one pass.
 /// h[j] = weights[j] * silu(gate x) * (up x), the shared expert's behind them
 /// unweighted. (x, [gamma rows,] indices i32, weights, gate packed stack, up packed
 /// stack, [shared gate packed, shared up packed,] h [topk * gate.rows +
 /// sharedRows]). It lets its successors begin after its own wait only, which
-/// expertsDownOne relies on: that reads the indices before its wait.
+/// expertsDownOne relies on: that reads the indices, or logits, before its wait.
 Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec);
 /// y = sum_j down_{indices[j]} h[j] + shared down h[topk] [+ residual]. (h, indices
 /// i32, down packed stack, [shared down packed,] [residual,] y).

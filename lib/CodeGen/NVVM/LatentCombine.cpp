@@ -4,10 +4,12 @@
 // block from the positions, so one launch serves all lengths. Positions are
 // inputs of the step, which no kernel writes: they are read before gridWait().
 //
-// The combine kernel: a thread has 8 values of a head and every `groups`-th
-// split; threads of a block with the same values are added up through shuffles
-// and shared memory. It reads heads * latent * 2 bytes a split, from the L2
-// cache, and is bound by latency: about 2 us.
+// Combining: a thread has 8 values of a head and every `groups`-th split; threads
+// of a block with the same values are added up through shuffles and shared memory.
+// The combine kernel reads heads * latent * 2 bytes a split, from the L2 cache, and
+// is bound by latency: about 2 us. For one token, each block of expand_value
+// combines its head itself (combineHead()): a head is read as often as it has
+// blocks, but what the latency of a kernel costs is gone.
 //
 //===----------------------------------------------------------------------===//
 #include "LatentDecode.h"
@@ -273,6 +275,70 @@ static Vs joinLanes(KernelBuilder &k, Vs state, int64_t units) {
   return state;
 }
 
+/// Combines `splits` splits, from split `first` on, of unit (thread() % c.units())
+/// of chunk `chunk`, and calls `emit` with the number of a value in the token's row
+/// and one value or 8 adjacent ones. By all threads of a block; has barriers.
+static void combineChunk(KernelBuilder &k, const DecodeShape &s,
+                         const CombineShape &c, V chunk, V first, V splits,
+                         Ptr partials, Ptr lses,
+                         function_ref<void(V value, ArrayRef<V>)> emit) {
+  int64_t values = s.spec.heads * s.spec.latent;
+  // Partial sums of warps that have the same units: 10 values, one word of
+  // padding against bank conflicts.
+  int64_t warpUnits = std::min<int64_t>(c.units(), 32);
+  int64_t parts = k.warps() * warpUnits / c.units();
+  constexpr int64_t partWords = 11;
+  V group = k.thread() / c.units();
+  V unit = chunk * c.units() + k.thread() % c.units();
+  V here = k.minimum(unit, k.i32(values / 8 - 1));
+  V head = here / (s.spec.latent / 8);
+  Ptr lse = lses + k.to64(first * s.spec.heads + head) * 4;
+  Ptr partial = partials + k.to64(first) * (values * 2) + k.to64(here) * 16;
+  Vs state = combineSplits(k, c, group, splits, lse, s.spec.heads * 4, partial,
+                           values * 2);
+  state = joinLanes(k, state, c.units());
+  if (parts == 1) {
+    k.when((unit < values / 8) & (k.lane() < warpUnits), [&] {
+      V inverse = k.reciprocal(state[1]);
+      for (V &v : state)
+        v = v * inverse;
+      emit(unit * 8, ArrayRef<V>(state).slice(2, 8));
+    });
+    return;
+  }
+  Ptr scratch = k.shared(k.warps() * warpUnits * partWords * 4);
+  k.when(k.lane() < warpUnits, [&] {
+    Ptr at = scratch + (k.warp() * warpUnits + k.lane()) * (partWords * 4);
+    for (auto [j, v] : llvm::enumerate(state))
+      k.store(at + 4 * j, v);
+  });
+  k.barrier();
+  // One value a thread. Warps with the same units are c.units() / warpUnits
+  // apart.
+  int64_t outputs = c.units() * 8;
+  for (int64_t base = 0; base < outputs; base += c.threads) {
+    V i = k.thread() + base;
+    V u = i / 8;
+    V value = chunk * outputs + i;
+    k.when((i < outputs) & (value < values), [&] {
+      Ptr at = scratch + u * (partWords * 4);
+      auto part = [&](int64_t p) {
+        return at + p * c.units() * partWords * 4;
+      };
+      V maximum = k.f32(-1e30);
+      for (int64_t p = 0; p < parts; ++p)
+        maximum = k.maximum(maximum, k.loadF32(part(p)));
+      V sum = k.f32(0), weighted = k.f32(0);
+      for (int64_t p = 0; p < parts; ++p) {
+        V w = k.exp2(k.loadF32(part(p)) - maximum);
+        sum = k.fma(w, k.loadF32(part(p) + 4), sum);
+        weighted = k.fma(w, k.loadF32(part(p) + (i & 7) * 4 + 8), weighted);
+      }
+      emit(value, {k.divide(weighted, sum)});
+    });
+  }
+}
+
 Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
   CombineShape c = combineShape(s);
   int64_t values = s.spec.heads * s.spec.latent;
@@ -283,26 +349,19 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
     return kernel;
   KernelBuilder k(site.kernels, site.loc, name,
                   {"read", "read", "read", "readwrite"}, 0, {c.threads});
-  // Partial sums of warps that have the same units: 10 values, one word of
-  // padding against bank conflicts.
-  int64_t warpUnits = std::min<int64_t>(c.units(), 32);
-  int64_t parts = k.warps() * warpUnits / c.units();
-  constexpr int64_t partWords = 11;
-  Ptr scratch =
-      parts > 1 ? k.shared(k.warps() * warpUnits * partWords * 4) : Ptr();
   V token = k.block() / chunks, chunk = k.block() % chunks;
   V tokens = k.blocks() / chunks;
   Ptr positions = k.buffer(0);
   // Where a token's splits begin: behind those of the tokens before it.
   V zero = k.i32(0);
   auto where = [&]() -> Vs {
+    if (s.spec.maxTokens == 1)
+      return {zero, splitsOfOne(k, s, positions)};
     V most = divideStep(k, s, positions, tokens);
     auto splitsOf = [&](V t) {
       return ceilDiv(tilesOf(s, k.loadI32(positions + t * 4)), most);
     };
     V own = splitsOf(token);
-    if (s.spec.maxTokens == 1)
-      return {zero, own};
     Vs before = k.loop(k.lane(), token, 32, {zero}, [&](V t, ArrayRef<V> acc) {
       return Vs{acc[0] + splitsOf(t)};
     });
@@ -322,61 +381,42 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
   k.gridTrigger();
   k.gridWait();
   k.when(splits > 1, [&] {
-    V group = k.thread() / c.units();
-    V unit = chunk * c.units() + k.thread() % c.units();
-    V here = k.minimum(unit, k.i32(values / 8 - 1));
-    V head = here / (s.spec.latent / 8);
-    Ptr lse = k.buffer(2) + k.to64(first * s.spec.heads + head) * 4;
-    Ptr partial =
-        k.buffer(1) + k.to64(first) * (values * 2) + k.to64(here) * 16;
-    Vs state = combineSplits(k, c, group, splits, lse, s.spec.heads * 4,
-                             partial, values * 2);
-    state = joinLanes(k, state, c.units());
     Ptr y = k.buffer(3) + k.to64(token) * (values * 4);
-    if (parts == 1) {
-      k.when((unit < values / 8) & (k.lane() < warpUnits), [&] {
-        V inverse = k.reciprocal(state[1]);
-        for (V &v : state)
-          v = v * inverse;
-        Ptr at = y + unit * 32;
-        k.storeWords(at, ArrayRef<V>(state).slice(2, 4));
-        k.storeWords(at + 16, ArrayRef<V>(state).slice(6, 4));
-      });
-      return;
-    }
-    k.when(k.lane() < warpUnits, [&] {
-      Ptr at = scratch + (k.warp() * warpUnits + k.lane()) * (partWords * 4);
-      for (auto [j, v] : llvm::enumerate(state))
-        k.store(at + 4 * j, v);
-    });
-    k.barrier();
-    // One value a thread. Warps with the same units are c.units() / warpUnits
-    // apart.
-    int64_t outputs = c.units() * 8;
-    for (int64_t base = 0; base < outputs; base += c.threads) {
-      V i = k.thread() + base;
-      V u = i / 8;
-      V value = chunk * outputs + i;
-      k.when((i < outputs) & (value < values), [&] {
-        Ptr at = scratch + u * (partWords * 4);
-        auto part = [&](int64_t p) {
-          return at + p * c.units() * partWords * 4;
-        };
-        V maximum = k.f32(-1e30);
-        for (int64_t p = 0; p < parts; ++p)
-          maximum = k.maximum(maximum, k.loadF32(part(p)));
-        V sum = k.f32(0), weighted = k.f32(0);
-        for (int64_t p = 0; p < parts; ++p) {
-          V w = k.exp2(k.loadF32(part(p)) - maximum);
-          sum = k.fma(w, k.loadF32(part(p) + 4), sum);
-          weighted = k.fma(w, k.loadF32(part(p) + (i & 7) * 4 + 8), weighted);
-        }
-        k.store(y + value * 4, k.divide(weighted, sum));
-      });
-    }
+    combineChunk(k, s, c, chunk, first, splits, k.buffer(1), k.buffer(2),
+                 [&](V value, ArrayRef<V> v) {
+                   Ptr at = y + value * 4;
+                   if (v.size() == 1)
+                     return k.store(at, v[0]);
+                   k.storeWords(at, v.take_front(4));
+                   k.storeWords(at + 16, v.drop_front(4));
+                 });
   });
   k.finish();
   return kernel;
+}
+
+//===----------------------------------------------------------------------===//
+// Combining in another kernel
+//===----------------------------------------------------------------------===//
+
+V splitsOfOne(KernelBuilder &k, const DecodeShape &s, Ptr positions) {
+  V one = k.i32(1);
+  return ceilDiv(tilesOf(s, k.loadI32(positions)),
+                 divideStep(k, s, positions, one));
+}
+
+bool canCombineHead(const DecodeShape &s, int64_t threads) {
+  int64_t units = s.spec.latent / 8;
+  return s.spec.maxTokens == 1 && llvm::isPowerOf2_64(units) &&
+         units <= threads && llvm::isPowerOf2_64(threads);
+}
+
+void combineHead(KernelBuilder &k, const DecodeShape &s, V head, V splits,
+                 Ptr partial, Ptr lse,
+                 function_ref<void(V, ArrayRef<V>)> emit) {
+  int64_t units = s.spec.latent / 8;
+  CombineShape c{k.threads(), k.threads() / units, 9};
+  combineChunk(k, s, c, head, k.i32(0), splits, partial, lse, emit);
 }
 
 } // namespace mla::nvvm

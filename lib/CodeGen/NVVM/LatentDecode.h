@@ -66,6 +66,18 @@ DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
 Kernel decodeAttention(KernelSite site, const DecodeShape &shape);
 Kernel decodeCombine(KernelSite site, const DecodeShape &shape);
 
+/// For a kernel that takes the place of decodeCombine() where there is one token:
+/// how many splits it has. Positions are inputs of the step.
+V splitsOfOne(KernelBuilder &k, const DecodeShape &s, Ptr positions);
+/// Whether blocks of `threads` threads can do combineHead().
+bool canCombineHead(const DecodeShape &s, int64_t threads);
+/// Joins what more than one split found for a head: `emit` gets numbers of values in
+/// the row of all heads and one value, or that and the 7 behind it. By all threads
+/// of a block; has barriers, and what was emitted to shared memory needs another.
+void combineHead(KernelBuilder &k, const DecodeShape &s, V head, V splits,
+                 Ptr partial, Ptr lse,
+                 llvm::function_ref<void(V, llvm::ArrayRef<V>)> emit);
+
 } // namespace mla::nvvm
 
 #endif // MLA_LIB_CODEGEN_NVVM_LATENTDECODE_H

@@ -141,20 +141,33 @@ void ProgramLowering::lowerHead(LMHeadOp op) {
 // Experts
 //===----------------------------------------------------------------------===//
 
-void ProgramLowering::lowerExperts(Operation *op, Input x, Value indices,
-                                   Value weights, Value gate, Value up,
-                                   Value down, ValueRange shared,
+void ProgramLowering::lowerExperts(Operation *op, Input x,
+                                   std::optional<Choice> choice, Value indices,
+                                   Value weights, int64_t topk, Value gate,
+                                   Value up, Value down, ValueRange shared,
                                    Value residual, Value out) {
-  auto topkText = cast<BufferType>(indices.getType()).getShape()[1].getValue();
   ExpertSpec spec;
   spec.gate = matrix(gate);
   spec.down = matrix(down);
   spec.experts = weightType(gate).getDim(0);
-  spec.topk = std::stoll(topkText.str());
+  spec.topk = topk;
   spec.maxTokens = maxTokens();
   int64_t gateBytes = 2 * bytesInMemory(spec.gate);
   int64_t downBytes = bytesInMemory(spec.down);
+  bool chooses = choice && canChooseInExperts(spec, choice->routing);
+  if (choice && !chooses)
+    std::tie(indices, weights) = launchRoute(op, *choice);
   if (maxTokens() == 1) {
+    SmallVector<Value> which{indices}, how{indices, weights};
+    if (chooses) {
+      spec.routing = choice->routing;
+      which = {choice->logits};
+      if (choice->bias) {
+        spec.bias = formatOf(choice->bias);
+        which.push_back(rows(choice->bias));
+      }
+      how = which;
+    }
     SmallVector<Value> first{x.rows};
     if (x.norm) {
       spec.norm = true;
@@ -162,8 +175,11 @@ void ProgramLowering::lowerExperts(Operation *op, Input x, Value indices,
       spec.eps = x.norm.getEps().convertToDouble();
       first.push_back(rows(x.norm.getWeight()));
     }
-    first.append({indices, weights, packed(gate), packed(up)});
-    SmallVector<Value> second{Value(), indices, packed(down)};
+    first.append(how);
+    first.append({packed(gate), packed(up)});
+    SmallVector<Value> second{Value()};
+    second.append(which);
+    second.push_back(packed(down));
     bool joined = joinsShared(gate, down, shared);
     int64_t sharedGate = 0, sharedDown = 0;
     if (joined) {
@@ -229,27 +245,37 @@ void ProgramLowering::lowerExperts(Operation *op, Input x, Value indices,
          operands, {});
 }
 
+std::pair<Value, Value> ProgramLowering::launchRoute(Operation *op,
+                                                     Choice choice) {
+  std::string topk = text(choice.routing.getTopk());
+  auto experts = cast<BufferType>(choice.logits.getType()).getShape()[1];
+  Value indices = workspace({"tokens", topk}, Format::I32);
+  Value weights = workspace({"tokens", topk}, Format::F32);
+  SmallVector<Value> operands{choice.logits};
+  std::optional<Format> bias;
+  if (choice.bias) {
+    bias = formatOf(choice.bias);
+    operands.push_back(rows(choice.bias));
+  }
+  operands.append({indices, weights});
+  launch(op,
+         route(site(op), choice.routing, std::stoll(experts.getValue().str()),
+               bias),
+         operands, {});
+  return {indices, weights};
+}
+
 void ProgramLowering::lowerMoE(MoEOp op) {
   RoutingAttr routing = op.getRouting();
   int64_t experts = weightType(op.getRouter()).getDim(0);
-  std::string topk = text(routing.getTopk());
   Value logits = workspace({"tokens", text(experts)}, Format::F32);
   Input x =
       maxTokens() == 1 ? input(op.getX()) : Input{get(op.getX()), nullptr};
   lowerLinear(op, x, {op.getRouter()}, {logits}, {}, /*gated=*/false,
               /*exact=*/true);
-  Value indices = workspace({"tokens", topk}, Format::I32);
-  Value weights = workspace({"tokens", topk}, Format::F32);
-  std::optional<Format> bias;
-  SmallVector<Value> operands{logits};
-  if (op.getBias()) {
-    bias = formatOf(op.getBias());
-    operands.push_back(rows(op.getBias()));
-  }
-  operands.append({indices, weights});
-  launch(op, route(site(op), routing, experts, bias), operands, {});
   Value out = op.getResult();
   Value residual = takeResidual(out, out);
-  lowerExperts(op, x, indices, weights, op.getGate(), op.getUp(), op.getDown(),
+  lowerExperts(op, x, Choice{routing, logits, op.getBias()}, {}, {},
+               routing.getTopk(), op.getGate(), op.getUp(), op.getDown(),
                op.getShared(), residual, result(out));
 }

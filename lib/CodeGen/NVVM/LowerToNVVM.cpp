@@ -160,6 +160,11 @@ void ProgramLowering::launchWithCacheWrite(Operation *op, const Kernel &kernel,
   launch(op, *both, operands, scalars, weightBytes);
 }
 
+static HeadShape headShape(ExpandValueOp op) {
+  return {int64_t(op.getHeads()), int64_t(op.getNope()), 0, int64_t(op.getV()),
+          weightType(op.getKvB()).getDim(1)};
+}
+
 void ProgramLowering::lowerAttention(LatentAttentionOp op) {
   flushCacheWrite();
   Value cache = get(op.getCache());
@@ -169,6 +174,11 @@ void ProgramLowering::lowerAttention(LatentAttentionOp op) {
   if (std::optional<std::string> scale = cacheScale(cache))
     scalars.push_back(*scale);
   StringRef form = chosen(op);
+  auto split = llvm::StringSwitch<DecodeForm>(form)
+                   .Case("split_kv_wide", DecodeForm::Wide)
+                   .Case("split_kv_teams", DecodeForm::Teams)
+                   .Case("split_kv_deep", DecodeForm::Deep)
+                   .Default(DecodeForm::Narrow);
   AttentionKernels kernels;
   if (form == "prefill") {
     scalars.push_back("tokens");
@@ -176,13 +186,7 @@ void ProgramLowering::lowerAttention(LatentAttentionOp op) {
   } else if (form == "simple") {
     kernels = latentAttentionSimple(site(op), spec);
   } else {
-    kernels = latentAttentionSplit(
-        site(op), spec,
-        llvm::StringSwitch<DecodeForm>(form)
-            .Case("split_kv_wide", DecodeForm::Wide)
-            .Case("split_kv_teams", DecodeForm::Teams)
-            .Case("split_kv_deep", DecodeForm::Deep)
-            .Default(DecodeForm::Narrow));
+    kernels = latentAttentionSplit(site(op), spec, split);
   }
   Value partial = workspace({kernels.partialRows, text(kernels.partialWidth)},
                             kernels.partialFormat);
@@ -192,8 +196,35 @@ void ProgramLowering::lowerAttention(LatentAttentionOp op) {
          {get(op.getQ()), positions(), sequence(), pageTable(), cache, partial,
           lse, y},
          scalars);
-  if (kernels.combine)
+  if (!kernels.combine)
+    return;
+  auto expand = op.getResult().hasOneUse()
+                    ? dyn_cast<ExpandValueOp>(*op.getResult().getUsers().begin())
+                    : ExpandValueOp();
+  if (expand && canCombineInExpand(spec, split, headShape(expand), gpu))
+    uncombined[op.getResult()] = {spec, split, partial, lse};
+  else
     launch(op, *kernels.combine, {positions(), partial, lse, y}, {});
+}
+
+void ProgramLowering::lowerExpand(ExpandValueOp op) {
+  HeadShape shape = headShape(op);
+  Value values =
+      view(op.getKvB(), ViewLayout::Packed, Format::BF16, shape.nope,
+           shape.heads, shape.v, shape.nope + shape.v, false);
+  std::string bytes = text(
+      quant::packedBytes(Format::BF16, shape.heads * shape.v, shape.latent));
+  Value x = get(op.getX());
+  auto splits = uncombined.find(op.getX());
+  if (splits == uncombined.end()) {
+    launch(op, expandValue(site(op), shape, maxTokens()),
+           {x, values, result(op.getResult())}, {"tokens"}, bytes);
+    return;
+  }
+  auto [spec, form, partial, lse] = splits->second;
+  launch(op, combineExpand(site(op), spec, form, shape),
+         {positions(), partial, lse, x, values, result(op.getResult())}, {},
+         bytes);
 }
 
 //===----------------------------------------------------------------------===//
@@ -328,16 +359,7 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         return success();
       })
       .Case([&](ExpandValueOp o) {
-        int64_t latent = weightType(o.getKvB()).getDim(1);
-        HeadShape shape{int64_t(o.getHeads()), int64_t(o.getNope()), 0,
-                        int64_t(o.getV()), latent};
-        Value values =
-            view(o.getKvB(), ViewLayout::Packed, Format::BF16, shape.nope,
-                 shape.heads, shape.v, shape.nope + shape.v, false);
-        launch(op, expandValue(site(op), shape, maxTokens()),
-               {get(o.getX()), values, result(o.getResult())}, {"tokens"},
-               text(quant::packedBytes(Format::BF16, shape.heads * shape.v,
-                                       latent)));
+        lowerExpand(o);
         return success();
       })
       .Case([&](LatentAttentionOp o) {
@@ -358,9 +380,9 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         return success();
       })
       .Case([&](ExpertsOp o) {
-        lowerExperts(op, {get(o.getX()), nullptr}, get(o.getIndices()),
-                     get(o.getWeights()), o.getGate(), o.getUp(), o.getDown(),
-                     {}, {}, result(o.getResult()));
+        lowerExperts(op, {get(o.getX()), nullptr}, {}, get(o.getIndices()),
+                     get(o.getWeights()), rowWidth(o.getIndices()), o.getGate(),
+                     o.getUp(), o.getDown(), {}, {}, result(o.getResult()));
         return success();
       })
       .Case([&](MoEOp o) {

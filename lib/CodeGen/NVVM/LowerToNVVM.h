@@ -51,9 +51,20 @@ private:
   /// That of a linear: chosen for the op, if it is one, else the best for `spec`.
   LinearForm formOf(mlir::Operation *op, const LinearSpec &spec);
   void lowerAttention(LatentAttentionOp op);
+  void lowerExpand(ExpandValueOp op);
   void lowerCacheWrite(LatentCacheWriteOp op);
-  void lowerExperts(mlir::Operation *op, Input x, mlir::Value indices,
-                    mlir::Value weights, mlir::Value gate, mlir::Value up,
+  /// What chooses experts: logits, and a bias or null.
+  struct Choice {
+    RoutingAttr routing;
+    mlir::Value logits, bias;
+  };
+  /// Launches route(): indices and weights.
+  std::pair<mlir::Value, mlir::Value> launchRoute(mlir::Operation *op,
+                                                  Choice choice);
+  /// With `choice`, the experts' kernels choose; else `indices` and `weights` say.
+  void lowerExperts(mlir::Operation *op, Input x, std::optional<Choice> choice,
+                    mlir::Value indices, mlir::Value weights, int64_t topk,
+                    mlir::Value gate, mlir::Value up,
                     mlir::Value down, mlir::ValueRange shared,
                     mlir::Value residual, mlir::Value out);
   void lowerMoE(MoEOp op);
@@ -106,6 +117,13 @@ private:
   const Gpu &gpu;
   llvm::DenseMap<mlir::Value, RMSNormOp> putOff;
   std::optional<CacheWrite> cacheWrite;
+  /// Attention whose splits expand_value combines.
+  struct Splits {
+    AttentionSpec spec;
+    DecodeForm form;
+    mlir::Value partial, lse;
+  };
+  llvm::DenseMap<mlir::Value, Splits> uncombined; ///< by its value
   llvm::DenseSet<mlir::Operation *> done; ///< sums that a producer did
   llvm::DenseMap<std::pair<mlir::Attribute, mlir::Attribute>, mlir::Value>
       views; ///< of (weight, view)

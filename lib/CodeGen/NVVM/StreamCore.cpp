@@ -20,7 +20,7 @@ int64_t StreamShape::otherBytes() const {
   int64_t xSumBytes = format == Format::Int4G32 ? units * 16 : 0;
   // Squares of 32 warps, barriers, zeros, what a kernel adds, alignment.
   return xBytes() + sums + scaleBytes + xSumBytes + 128 + warps() * stages * 8 +
-         64 + 512 + 256;
+         64 + 512 + 256 + extraBytes;
 }
 
 /// The weights below are from measurements on an H200 with matrices of 1,536 to
@@ -38,6 +38,8 @@ bool StreamShape::choose(int64_t multiple) {
       for (stageUnits = 1; stageUnits <= std::min<int64_t>(unitsPerWarp(), 8);
            ++stageUnits) {
         if (multiple && (multiple % stageUnits || unitsPerWarp() % stageUnits))
+          continue;
+        if (folded && (stageUnits % 4 || !even()))
           continue;
         int64_t all = stagesPerRow() * llvm::divideCeil(rowBlocks(), warpsRow);
         for (stages = 1; stages < all; ++stages) {
@@ -113,7 +115,7 @@ void StreamCore::init() {
   });
   k.when(k.lane() == 0, [&] {
     for (int64_t i = 0; i < s.stages; ++i)
-      k.mbarrierInit(barriers + i * 8, s.joined ? 1 : 4);
+      k.mbarrierInit(barriers + i * 8, s.copies());
     k.mbarrierInitFence();
   });
   k.syncWarp();
@@ -135,7 +137,7 @@ void StreamCore::issue(V stage, V slot) {
   if (!even)
     bytes = k.minimum(bytes, (unitCount - at) * quant::unitBytes(s.format));
   Ptr barrier = barriers + slot * 8, to = ring + slot * s.stageBytes();
-  k.when(k.lane() < (s.joined ? 1 : 4), [&] {
+  k.when(k.lane() < s.copies(), [&] {
     V quad = rowBlock * 4 + k.lane();
     if (s.joined) {
       V count = k.minimum(quads - quad, k.i32(4));
@@ -294,11 +296,24 @@ void StreamCore::stageX(const X &x, function_ref<void()> wait,
   }
 }
 
+/// The sum, by a tree.
+static V addUp(Vs parts) {
+  for (; parts.size() > 1; parts.truncate((parts.size() + 1) / 2))
+    for (size_t i = 0; i < parts.size() / 2; ++i)
+      parts[i] = parts[i] + parts[parts.size() - 1 - i];
+  return parts[0];
+}
+
 V StreamCore::normFactor(double eps, int64_t columns) {
-  V v = k.select(k.lane() < k.warps(), k.loadF32(squares + k.lane() * 4),
-                 k.f32(0));
-  V mean = k.warpSum(v) * k.f32(1.0 / double(columns));
-  return k.reciprocal(k.sqrt(mean + k.f32(eps)));
+  // Every thread all of them: sooner there than by shuffles.
+  Vs parts;
+  int64_t i = 0;
+  for (; i + 4 <= k.warps(); i += 4)
+    parts.append(k.loadFloats(squares + i * 4, 4));
+  for (; i < k.warps(); ++i)
+    parts.push_back(k.loadF32(squares + i * 4));
+  return k.rsqrt(
+      k.fma(addUp(parts), k.f32(1.0 / double(columns)), k.f32(eps)));
 }
 
 //===----------------------------------------------------------------------===//
@@ -376,7 +391,46 @@ Vs StreamCore::unit(ArrayRef<V> acc, Ptr a, V rowBlock, V u, bool half) {
           k.fma(value(2), b0, acc[2]), k.fma(value(3), b1, acc[3])};
 }
 
+/// Four units of the one quad from `u` on, which lie one behind the other at `a`: the
+/// instruction's quads. x of unit i is in column i, or 2 i and 2 i + 1 if exact.
+Vs StreamCore::foldedUnits(ArrayRef<V> acc, Ptr a, V u) {
+  int64_t unitBytes = quant::unitBytes(s.format);
+  a = a + (g >> 2) * unitBytes + (g & 3) * 64 + t * 16;
+  Vs wa = k.loadWords(a, 4), wb = k.loadWords(a + 2 * unitBytes, 4);
+  Ptr x = xA + u * strideA;
+  Vs x0 = k.loadWords(x, 2), x1 = k.loadWords(x + 32, 2);
+  // Apart, so that one does not wait for the other.
+  Vs c = k.mmaBF16({wa[0], wb[0], wa[1], wb[1]}, x0, acc);
+  Vs d = k.mmaBF16({wa[2], wb[2], wa[3], wb[3]}, x1, Vs(4, k.f32(0)));
+  for (unsigned i = 0; i < 4; ++i)
+    c[i] = c[i] + d[i];
+  return c;
+}
+
+/// The sum of row g % 4: of the result's rows and columns those that belong together.
+V StreamCore::foldedSum(ArrayRef<V> acc) {
+  V zero = k.f32(0), quad = g >> 2, low, high;
+  if (s.planes == 2) {
+    low = k.select(t == quad, acc[0] + acc[1], zero);
+    high = k.select(t == quad + 2, acc[2] + acc[3], zero);
+  } else {
+    V first = quad == 0;
+    low = k.select(t == 0, k.select(first, acc[0], acc[1]), zero);
+    high = k.select(t == 1, k.select(first, acc[2], acc[3]), zero);
+  }
+  V sum = low + high;
+  for (int64_t mask : {1, 2, 16})
+    sum = sum + k.shuffleXor(sum, mask);
+  return sum;
+}
+
 void StreamCore::flush(ArrayRef<V> acc, V rowBlock) {
+  if (s.folded) {
+    V sum = foldedSum(acc);
+    k.when((t == 0) & (g < 4),
+           [&] { k.store(sums + (warpK * 16 + g) * 4, sum); });
+    return;
+  }
   V low = acc[0], high = acc[2];
   bool apart = quant::unitColumns(s.format) == 128;
   if (apart || s.planes == 2) {
@@ -400,7 +454,11 @@ void StreamCore::run() {
   int64_t unitX = quant::unitColumns(s.format) * 2;
   if (!wide) {
     xA = xs + t * 8;
-    if (s.planes == 2)
+    if (s.folded && s.planes == 2)
+      xA = xA + (g >> 1) * unitX + (g & 1) * (s.units * unitX);
+    else if (s.folded)
+      xA = xA + (g & 3) * unitX;
+    else if (s.planes == 2)
       xA = xA + k.select(g == 1, k.i32(s.units * unitX), k.i32(0));
     strideA = k.i32(unitX);
   } else {
@@ -430,13 +488,20 @@ void StreamCore::run() {
               Vs acc(now.begin(), now.begin() + 4);
               V slot = now[4], parity = now[5], stage = now[6];
               k.mbarrierWait(barriers + slot * 8, parity);
-              Ptr from = ring + slot * s.stageBytes() +
-                         (g >> 2) * (s.stageUnits * unitBytes);
+              Ptr from = ring + slot * s.stageBytes();
+              if (!s.folded)
+                from = from + (g >> 2) * (s.stageUnits * unitBytes);
               V u = firstUnit + at * s.stageUnits;
               Vs before = acc;
               if (stageFactor)
                 acc = Vs(4, k.f32(0));
               auto units = [&](bool half) {
+                if (s.folded) {
+                  Vs c = acc;
+                  for (int64_t i = 0; i < s.stageUnits; i += 4)
+                    c = foldedUnits(c, from + i * unitBytes, u + i);
+                  return c;
+                }
                 if (even && s.stageUnits <= 2) {
                   Vs c = acc;
                   for (int64_t i = 0; i < s.stageUnits; ++i)
@@ -478,9 +543,10 @@ void StreamCore::run() {
 }
 
 V StreamCore::sum(V row) {
-  V sum = k.f32(0);
+  Vs parts;
   for (int64_t w = 0; w < s.warpsK; ++w)
-    sum = sum + k.loadF32(sums + (row + w * (s.rowBlocks() * 16)) * 4);
+    parts.push_back(k.loadF32(sums + (row + w * (s.rowBlocks() * 16)) * 4));
+  V sum = addUp(parts);
   double factor = s.format == Format::BF16    ? 1
                   : s.format == Format::NVFP4 ? 16.0 * 16384
                                               : 16;

@@ -8,6 +8,8 @@
 //
 //   bf16, fp8_block  x in every column; exact: column 1 has what rounding lost.
 //                    fp8_block: sums of a unit times its block's scale
+//   bf16, one quad   folded: the four quads are four units of the one, each with its
+//                    x in a column of its own
 //   nvfp4            column n has x in the 16 columns of block n, else zero: each
 //                    block's sum stays apart and is multiplied by its scale
 //   int4_g32         so for 4 groups of 32; a code is an f16 subnormal as it lies
@@ -34,6 +36,8 @@ struct StreamShape {
   int64_t scaleColumns = 0; ///< fp8_block: scales of a quad
   bool ragged = false;      ///< blocks have different numbers of quads
   bool joined = false;      ///< a stage has all units of its quads: one copy
+  bool folded = false;      ///< bf16, one quad: four units an instruction
+  int64_t extraBytes = 0;   ///< of shared memory, for what a kernel does besides
 
   int64_t warps() const { return warpsK * warpsRow; }
   int64_t unitsPerWarp() const { return llvm::divideCeil(units, warpsK); }
@@ -42,12 +46,14 @@ struct StreamShape {
     return llvm::divideCeil(unitsPerWarp(), stageUnits);
   }
   int64_t stageBytes() const {
-    return 4 * stageUnits * quant::unitBytes(format);
+    return (folded ? 1 : 4) * stageUnits * quant::unitBytes(format);
   }
   int64_t ringBytes() const { return warps() * stages * stageBytes(); }
   int64_t xBytes() const {
     return planes * units * quant::unitColumns(format) * 2;
   }
+  /// Bulk copies of a stage.
+  int64_t copies() const { return joined || folded ? 1 : 4; }
   /// Every warp has the same number of units, in whole stages.
   bool even() const {
     return units % warpsK == 0 && unitsPerWarp() % stageUnits == 0;
@@ -125,7 +131,9 @@ private:
   void storeX(const X &x, llvm::ArrayRef<V> four, llvm::ArrayRef<V> gamma,
               V column, V &square);
   Vs unit(llvm::ArrayRef<V> acc, Ptr a, V rowBlock, V unit, bool half);
+  Vs foldedUnits(llvm::ArrayRef<V> acc, Ptr a, V unit);
   void flush(llvm::ArrayRef<V> acc, V rowBlock);
+  V foldedSum(llvm::ArrayRef<V> acc);
 
   KernelBuilder &k;
   StreamShape s;

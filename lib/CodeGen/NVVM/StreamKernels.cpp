@@ -45,6 +45,11 @@ std::optional<StreamShape> streamShape(const LinearSpec &spec, const Gpu &gpu) {
   int64_t blocks =
       gpu.multiprocessors * llvm::divideCeil(quads, gpu.multiprocessors * 40);
   s.quads = llvm::alignTo(llvm::divideCeil(quads, blocks), step);
+  // One quad would leave three quarters of an instruction empty.
+  StreamShape folded = s;
+  folded.folded = true;
+  if (format == Format::BF16 && s.quads == 1 && folded.choose(0))
+    return folded;
   if (!s.choose(0))
     return std::nullopt;
   return s;

@@ -24,6 +24,40 @@ TEST(Heads, Compile) {
     });
 }
 
+AttentionSpec attentionOf(const HeadShape &shape, Format cache) {
+  return {shape.heads, shape.latent, 64, cache, 0.13, 1, 1, 4096};
+}
+
+TEST(Heads, CombineCompiles) {
+  expectCompiles([&](KernelSite site) {
+    for (Format cache : {Format::BF16, Format::FP8E4M3})
+      for (HeadShape shape :
+           {HeadShape{8, 128, 64, 128, 512}, HeadShape{16, 128, 64, 128, 512},
+            HeadShape{128, 128, 64, 128, 512}, HeadShape{3, 192, 64, 250, 128},
+            HeadShape{2, 64, 64, 5, 256}}) {
+        AttentionSpec spec = attentionOf(shape, cache);
+        ASSERT_TRUE(canCombineInExpand(spec, DecodeForm::Narrow, shape, site.gpu));
+        combineExpand(site, spec, DecodeForm::Narrow, shape);
+      }
+  });
+}
+
+TEST(Heads, CombineOnlyWhereABlockCan) {
+  const Gpu &gpu = *lookupGpu("sm_90a");
+  HeadShape shape{8, 128, 64, 128, 512};
+  AttentionSpec spec = attentionOf(shape, Format::BF16);
+  EXPECT_TRUE(canCombineInExpand(spec, DecodeForm::Narrow, shape, gpu));
+  spec.maxTokens = 8;
+  EXPECT_FALSE(canCombineInExpand(spec, DecodeForm::Narrow, shape, gpu));
+  // Units of 8 values that do not divide the threads; a form without splits.
+  for (int64_t latent : {384, 500}) {
+    shape.latent = latent;
+    EXPECT_FALSE(
+        canCombineInExpand(attentionOf(shape, Format::BF16), DecodeForm::Narrow,
+                           shape, gpu));
+  }
+}
+
 TEST(Heads, CompileWithDimensionsOfAnySize) {
   for (int64_t maxTokens : {1, 16, 4096})
     expectCompiles(

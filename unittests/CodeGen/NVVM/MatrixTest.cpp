@@ -120,6 +120,86 @@ TEST(Matrix, ExpertsOfOneToken) {
     });
 }
 
+/// Routing of `topk` experts, in groups or not.
+RoutingAttr routing(KernelSite site, int64_t topk, int64_t groups) {
+  mlir::Builder b(site.kernels.getContext());
+  return RoutingAttr::get(b.getContext(), topk, groups,
+                          std::max<int64_t>(1, groups / 2),
+                          ScoringKind::Sigmoid, TopkKind::NoAuxTc,
+                          /*normalize=*/true, b.getF64FloatAttr(2.5));
+}
+
+TEST(Matrix, ExpertsThatChoose) {
+  for (Format format : formats)
+    expectCompiles([&](KernelSite site) {
+      auto both = [&](ExpertSpec spec, RoutingAttr routing) {
+        ASSERT_TRUE(canChooseInExperts(spec, routing));
+        spec.routing = routing;
+        expertsGateUpOne(site, spec);
+        expertsDownOne(site, spec, false);
+      };
+      ExpertSpec kimi{{format, 256, 7168}, {format, 7168, 256}, 384, 8, 1, 256,
+                      /*norm=*/true};
+      kimi.bias = Format::F32;
+      both(kimi, routing(site, 8, 1));
+      ExpertSpec v3{{format, 256, 7168}, {format, 7168, 256}, 256, 8, 1, 256,
+                    /*norm=*/true};
+      v3.bias = Format::F32;
+      both(v3, routing(site, 8, 8));
+      // More choices than are made at once, and fewer experts than lanes.
+      ExpertSpec odd{{format, 150, 1000}, {format, 1000, 150}, 50, 20, 1, 330};
+      both(odd, routing(site, 20, 1));
+      ExpertSpec tiny{{format, 17, 33}, {format, 33, 17}, 5, 2, 1};
+      both(tiny, routing(site, 2, 1));
+    });
+}
+
+/// What chooses for so many experts, or for more tokens, is a kernel of its own.
+TEST(Matrix, ExpertsThatCannotChoose) {
+  compileFor(*lookupGpu("sm_90a"), [](KernelSite site) {
+    RoutingAttr eight = routing(site, 8, 1);
+    route(site, eight, 384, std::nullopt);
+    ExpertSpec spec{{Format::BF16, 64, 64}, {Format::BF16, 64, 64}, 512, 8, 1};
+    EXPECT_TRUE(canChooseInExperts(spec, eight));
+    spec.maxTokens = 2;
+    EXPECT_FALSE(canChooseInExperts(spec, eight));
+    spec.maxTokens = 1;
+    spec.experts = 513;
+    EXPECT_FALSE(canChooseInExperts(spec, eight));
+  });
+}
+
+/// Beside the router's block (16 warps of 56 registers) one of gate and up fits, and
+/// no second one by itself: else those that begin early would crowd on some SMs.
+TEST(Matrix, GateAndUpLeaveRoomForTheRouter) {
+  for (Format format : formats) {
+    GpuCode code = compileFor(*lookupGpu("sm_90a"), [&](KernelSite site) {
+      ExpertSpec kimi{{format, 256, 7168}, {format, 7168, 256}, 384, 8, 1, 256,
+                      /*norm=*/true};
+      kimi.routing = routing(site, 8, 1);
+      expertsGateUpOne(site, kimi);
+    });
+    ASSERT_EQ(code.resources.size(), 1u);
+    const KernelResources &r = code.resources[0];
+    int64_t registers = r.threads * llvm::alignTo(r.registers, 8);
+    EXPECT_LE(registers + 512 * 56, 65536) << r.kernel;
+    EXPECT_GT(2 * registers, 65536) << r.kernel;
+  }
+}
+
+/// One quad of rows a block, also of rows that no instruction divides.
+TEST(Matrix, FoldedRowsCompile) {
+  expectCompiles([](KernelSite site) {
+    for (int64_t rows : {1, 5, 64, 384, 500})
+      for (int64_t columns : {128, 7168, 1536}) {
+        linear(site, plain(Format::BF16, {rows}, columns, 1));
+        LinearSpec router = plain(Format::BF16, {rows}, columns, 1);
+        router.exact = router.norm = true;
+        linear(site, router);
+      }
+  });
+}
+
 TEST(Matrix, GridsCoverTheTokens) {
   compileFor(*lookupGpu("sm_90a"), [](KernelSite site) {
     EXPECT_EQ(linear(site, plain(Format::BF16, {256}, 512, 8)).grid, "16");
