@@ -55,6 +55,23 @@ void ProgramLowering::lowerLinear(Operation *op, Input x, ValueRange weights,
   launchLinear(op, spec, x, operands, bytes);
 }
 
+Value ProgramLowering::packRowsOnce(Operation *op, const LinearSpec &spec,
+                                    Input x, SmallVector<Value> operands) {
+  std::string count = spec.outputs ? "outputs" : "tokens";
+  std::string name = packedRowsName(spec);
+  Value &x16 = packedRows[{x.rows.getAsOpaquePointer(),
+                           x.norm ? x.norm.getOperation() : nullptr, name}];
+  if (!x16) {
+    // Bytes; there is no format for these alone.
+    x16 = workspace(
+        {"ceildiv(" + count + ", 16)", text(packedRowsBytes(spec))},
+        Format::FP8E4M3);
+    operands.push_back(x16);
+    launch(op, packRows(site(op), spec), operands, {count});
+  }
+  return x16;
+}
+
 void ProgramLowering::launchLinear(Operation *op, LinearSpec spec, Input x,
                                    ArrayRef<Value> operands,
                                    int64_t weightBytes) {
@@ -79,18 +96,7 @@ void ProgramLowering::launchLinear(Operation *op, LinearSpec spec, Input x,
       all.push_back(rest.back());
       rest = rest.drop_back();
     }
-    std::string name = packedRowsName(spec);
-    Value &x16 = packedRows[{x.rows.getAsOpaquePointer(),
-                             x.norm ? x.norm.getOperation() : nullptr, name}];
-    if (!x16) {
-      // Bytes; there is no format for these alone.
-      x16 = workspace({"ceildiv(" + count + ", 16)",
-                       text(packedRowsBytes(spec))},
-                      Format::FP8E4M3);
-      all.push_back(x16);
-      launch(op, packRows(site(op), spec), all, {count});
-    }
-    all = {x16};
+    all = {packRowsOnce(op, spec, x, all)};
     all.append(rest.begin(), rest.end());
     launch(op, linearLarge(site(op), spec), all, {count}, text(weightBytes));
     return;
@@ -202,16 +208,41 @@ void ProgramLowering::lowerExperts(Operation *op, Input x, Value indices,
   Value active = workspace({slots}, Format::I32);
   Value offsets = workspace({slots + " + 1"}, Format::I32);
   Value count = workspace({"1"}, Format::I32);
-  launch(op, moeGroup(site(op), spec.experts, spec.topk, maxTokens()),
-         {indices, order, active, offsets, count}, {"tokens"});
-  Value h = workspace({pairs, text(spec.gate.rows)}, Format::F32);
-  launch(op, expertsGateUp(site(op), spec),
-         {x.rows, order, active, offsets, count, packed(gate), packed(up), h},
-         {"tokens"}, slots + " * " + text(gateBytes));
   Value y = workspace({pairs, text(spec.down.rows)}, Format::F32);
-  launch(op, expertsDown(site(op), spec),
-         {h, order, active, offsets, count, packed(down), y}, {"tokens"},
-         slots + " * " + text(downBytes));
+  SmallVector<Value> groups{indices, order, active, offsets, count};
+  std::string gateRead = slots + " * " + text(gateBytes),
+              downRead = slots + " * " + text(downBytes);
+  if (expertsAreLarge(spec)) {
+    Value tiles = workspace({"ceildiv(" + pairs + ", " +
+                                 text(expertTileTokens) + ") + " + slots,
+                             "4"},
+                            Format::I32);
+    groups.push_back(tiles);
+    launch(op,
+           moeGroup(site(op), spec.experts, spec.topk, maxTokens(),
+                    expertTileTokens),
+           groups, {"tokens"});
+    Value x16 = packRowsOnce(op, expertRows(spec), {x.rows, nullptr},
+                             {x.rows});
+    Value h16 = workspace({"ceildiv(" + pairs + ", 16)",
+                           text(packedRowsBytes(expertHidden(spec)))},
+                          Format::FP8E4M3);
+    launch(op, expertsGateUpLarge(site(op), spec),
+           {x16, order, tiles, packed(gate), packed(up), h16}, {"tokens"},
+           gateRead);
+    launch(op, expertsDownLarge(site(op), spec),
+           {h16, order, tiles, packed(down), y}, {"tokens"}, downRead);
+  } else {
+    launch(op, moeGroup(site(op), spec.experts, spec.topk, maxTokens()), groups,
+           {"tokens"});
+    Value h = workspace({pairs, text(spec.gate.rows)}, Format::F32);
+    launch(op, expertsGateUp(site(op), spec),
+           {x.rows, order, active, offsets, count, packed(gate), packed(up), h},
+           {"tokens"}, gateRead);
+    launch(op, expertsDown(site(op), spec),
+           {h, order, active, offsets, count, packed(down), y}, {"tokens"},
+           downRead);
+  }
   SmallVector<Value> operands{y, weights};
   operands.append(addends);
   operands.push_back(out);

@@ -46,6 +46,10 @@ private:
   /// The launches of a linear whose operands behind x and gamma are `operands`.
   void launchLinear(mlir::Operation *op, LinearSpec spec, Input x,
                     llvm::ArrayRef<mlir::Value> operands, int64_t weightBytes);
+  /// x16 of `x` (LargeKernels.h); launched once for all that read the same.
+  /// `operands` are packRows()'s without x16.
+  mlir::Value packRowsOnce(mlir::Operation *op, const LinearSpec &spec, Input x,
+                           llvm::SmallVector<mlir::Value> operands);
   void lowerAttention(LatentAttentionOp op);
   void lowerCacheWrite(LatentCacheWriteOp op);
   void lowerExperts(mlir::Operation *op, Input x, mlir::Value indices,
