@@ -194,11 +194,13 @@ Vs LargeLinear::tileState(V tile, V there) {
   auto add = [&](Ptr p) { state.push_back({p.value, &k}); };
   for (int64_t i = 0; i < 2; ++i) {
     add(from.a[i]);
-    state.push_back(from.bytesA[i]);
+    if (!isWhole())
+      state.push_back(from.bytesA[i]);
   }
   if (s.hasScales()) {
     add(from.scales);
-    state.push_back(from.bytesScales);
+    if (!isWhole())
+      state.push_back(from.bytesScales);
   }
   state.push_back(from.copies);
   if (groups)
@@ -219,11 +221,11 @@ Vs LargeLinear::tileBody(ArrayRef<V> state) {
     base = k.i32(0);
   for (int64_t i = 0; i < 2; ++i) {
     from.a[i] = ptr();
-    from.bytesA[i] = *at++;
+    from.bytesA[i] = isWhole() ? k.i32(16) : *at++;
   }
   if (s.hasScales()) {
     from.scales = ptr();
-    from.bytesScales = *at++;
+    from.bytesScales = isWhole() ? k.i32(16) : *at++;
   }
   from.copies = *at++;
   if (groups)

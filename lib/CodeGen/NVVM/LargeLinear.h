@@ -86,7 +86,7 @@ struct LargeLinear {
   // Barriers and slots; of A: this warp's.
   Ptr slotA, slotsB, fullA, fullB, emptyB;
   Ptr rawA[2], scalesA[2]; ///< this lane's words of its rows of each half
-  llvm::SmallVector<V> fragmentB; ///< lane's offset in a piece for each step
+  V fragmentB; ///< this lane's offset in a piece, for step 0
   V zero;                         ///< unknown to the compiler
   int64_t unitsOfPart, units, parts;
 
@@ -122,6 +122,13 @@ private:
   /// bytes in a quad.
   int64_t bytesOfMTile(int64_t row) const {
     return spec.gated ? quadsOfWarp / 2 * s.quadBytes : 2 * row;
+  }
+  /// Whether no warp reads beyond a matrix.
+  bool isWhole() const {
+    if (!spec.gated && spec.segments.size() > 1)
+      return false;
+    return spec.segments[0].rows % (spec.gated ? blockRows / 2 : blockRows) ==
+           0;
   }
   /// Chunks that are under way when a tile begins.
   int64_t firstChunks() const { return std::min(s.aheadB(), chunks()); }

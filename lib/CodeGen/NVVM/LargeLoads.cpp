@@ -110,7 +110,8 @@ void LargeLinear::setUpSources() {
     Ptr base = weight[0];
     if (spec.gated)
       base = k.select(at >= quadsOfWarp / 2, weight[1], weight[0]);
-    bytes = k.select(quad < quadEnd, k.i32(16), k.i32(0));
+    bytes = isWhole() ? k.i32(16)
+                      : k.select(quad < quadEnd, k.i32(16), k.i32(0));
     return base + k.to64(quad) * quadStride();
   };
   for (int64_t half = 0; half < 2; ++half)
@@ -135,7 +136,10 @@ void LargeLinear::setUpSources() {
   // the token's 128 depends on its place in 16 tokens, there and here.
   for (int64_t i = 0; i < 4; ++i) {
     V at = (lane >> 3) + 4 * i;
-    V place = k.minimum(firstToken + warp * packedTokens + at, endToken - 1);
+    // Of an empty tile, which is not copied, the first.
+    V place = k.maximum(k.minimum(firstToken + warp * packedTokens + at,
+                                  endToken - 1),
+                        k.i32(0));
     V row = place;
     if (groups->gather)
       row = k.loadI32(k.buffer(1) + k.to64(place) * 4) / groups->topk;
@@ -162,9 +166,7 @@ void LargeLinear::setUpFragments() {
   V matrix = k.lane() >> 3, row = (matrix >> 1) * 8 + (k.lane() & 7);
   int64_t pitch = s.four ? 64 : 2 * chunkColumns;
   V swizzle = s.four ? row >> 1 & 3 : row & 7;
-  for (int64_t step = 0; step < s.stepsOfChunk(); ++step)
-    fragmentB.push_back(row * pitch +
-                        (((matrix & 1) + 2 * step) ^ swizzle) * 16);
+  fragmentB = row * pitch + ((matrix & 1) ^ swizzle) * 16;
 }
 
 void LargeLinear::setUpBarriers() {
@@ -320,8 +322,11 @@ Vs LargeLinear::loadWords4(V unit) {
 /// Fragments of two n-tiles (16 tokens): b0, b1 of the first, of the second; fp4:
 /// then the scales of each.
 Vs LargeLinear::loadTokens(V chunk, int64_t step, int64_t pair) {
-  Ptr slot = slotsB + slotOf(chunk) * s.bytesB() + pair * s.pieceB();
-  Vs out = k.ldmatrix(slot + fragmentB[step]);
+  V offset = slotOf(chunk) * s.bytesB();
+  // 16-byte pieces 2 * step and 2 * step + 1 of a row, turned as the row has it.
+  Vs out = k.ldmatrix(slotsB + ((offset + fragmentB) ^ (step * 32)) +
+                      pair * s.pieceB());
+  Ptr slot = slotsB + offset + pair * s.pieceB();
   if (s.four)
     for (int64_t n = 0; n < 2; ++n)
       out.push_back(k.loadI32(slot + (lane >> 2) * 8 +

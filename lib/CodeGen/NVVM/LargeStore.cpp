@@ -39,6 +39,27 @@ Vs LargeLinear::factors(ArrayRef<V> scales) {
   return factor;
 }
 
+/// Stores 1, 2 or 4 words to global memory if `condition`, without a branch: the
+/// arithmetic of all tokens stays in one block, where it overlaps. For gated sums;
+/// others have little to compute, and would only take more registers.
+static void storeIf(KernelBuilder &k, V condition, Ptr to,
+                    ArrayRef<V> words) {
+  std::string type = words.size() == 1
+                         ? ".b32"
+                         : ".v" + std::to_string(words.size()) + ".b32";
+  std::string list, constraints = "r,l";
+  SmallVector<Value> args{k.select(condition, k.i32(1), k.i32(0)).value,
+                          to.value};
+  for (auto [i, word] : llvm::enumerate(words)) {
+    list += (i ? ", $" : "$") + std::to_string(i + 2);
+    constraints += word.value.getType().isF32() ? ",f" : ",r";
+    args.push_back(word.value);
+  }
+  k.inlinePTX("{\n.reg .pred p;\nsetp.ne.b32 p, $0, 0;\n@p st.global" + type +
+                  (words.size() == 1 ? " [$1], " + list : " [$1], {" + list + "}") + ";\n}",
+              constraints, Type(), args, /*sideEffects=*/true);
+}
+
 /// x * sigmoid(x) to 2^-21; an exact division takes too many registers.
 static V quickSilu(KernelBuilder &k, V x) {
   return x * k.reciprocal(k.f32(1) + k.exp(k.f32(0) - x));
@@ -124,6 +145,16 @@ void LargeLinear::store(ArrayRef<V> acc, ArrayRef<V> scales,
             address(k.minimum(row + r, rows - 1)), Cached::L2));
     return to;
   };
+  auto store = [&](V condition, Ptr to, ArrayRef<V> words) {
+    if (spec.gated)
+      return storeIf(k, condition, to, words);
+    k.when(condition, [&] {
+      if (words.size() == 1)
+        k.store(to, words[0]);
+      else
+        k.storeWords(to, words);
+    });
+  };
   auto put = [&](int64_t i, const Token &to) {
     Vs values = rowsOf(acc, factor, i / 2, i % 2);
     if (s.four) {
@@ -136,12 +167,11 @@ void LargeLinear::store(ArrayRef<V> acc, ArrayRef<V> scales,
     for (auto [v, r] : llvm::zip(values, to.residual))
       v = v + r;
     if (together)
-      k.when(to.inside & (row < rows), [&] { k.storeWords(to.line, values); });
+      store(to.inside & (row < rows), to.line, values);
     else
       for (auto [r, v] : llvm::enumerate(values))
-        k.when(to.inside & (row + int64_t(r) < rows), [&, v = v, r = r] {
-          k.store(to.line + int64_t(r) * 4, v);
-        });
+        store(to.inside & (row + int64_t(r) < rows), to.line + int64_t(r) * 4,
+              v);
   };
   // What is loaded for the next tokens is under way while some are stored.
   constexpr int64_t some = 4;
@@ -179,8 +209,7 @@ void LargeLinear::storePacked(ArrayRef<V> acc, ArrayRef<V> factor) {
         for (auto [i, v] : llvm::enumerate(values))
           v = k.select(row + int64_t(i) < rows, v, k.f32(0));
         V packed = packColumns(k, next.segments[0].format, values);
-        k.when(place + 16 * pair < endToken,
-               [&] { k.store(to + pair * bytes, packed); });
+        storeIf(k, place + 16 * pair < endToken, to + pair * bytes, packed);
       }
     }
 }
