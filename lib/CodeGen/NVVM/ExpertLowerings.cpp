@@ -3,6 +3,7 @@
 // Part of mla.
 //
 //===----------------------------------------------------------------------===//
+#include "LargeKernels.h"
 #include "Lowerings.h"
 
 using namespace mlir;
@@ -35,12 +36,53 @@ static Needed refusesStream(Operation *op, const LoweringSite &site) {
   return std::nullopt;
 }
 
+/// Tokens of a step and choices for each expert.
+static std::string sizes(const ExpertSpec &spec) {
+  return "up to " + std::to_string(spec.maxTokens) + " tokens, " +
+         std::to_string(spec.maxTokens * spec.topk) + " choices among " +
+         std::to_string(spec.experts);
+}
+
+static ExpertSpec specOf(Operation *op, const LoweringSite &site) {
+  ExpertSpec spec;
+  auto moe = dyn_cast<MoEOp>(op);
+  Value gate = moe ? moe.getGate() : cast<ExpertsOp>(op).getGate();
+  spec.gate = matrix(gate);
+  spec.down = matrix(moe ? moe.getDown() : cast<ExpertsOp>(op).getDown());
+  spec.experts = weightType(gate).getDim(0);
+  spec.topk =
+      moe ? int64_t(moe.getRouting().getTopk())
+          : cast<RankedTensorType>(cast<ExpertsOp>(op).getIndices().getType())
+                .getDimSize(1);
+  spec.maxTokens = site.program.maxTokens;
+  return spec;
+}
+
 static Needed refusesGrouped(Operation *op, const LoweringSite &site) {
   if (Needed lacks = needsPackedStacks(op))
     return lacks;
-  if (site.program.maxTokens == 1)
+  ExpertSpec spec = specOf(op, site);
+  if (spec.maxTokens == 1)
     return Refusal{Need::StepSize,
                    "needs steps of more than one token, found one token", ""};
+  if (expertsAreLarge(spec))
+    return Refusal{Need::StepSize,
+                   "needs up to 64 tokens or 12 choices for each expert, found " +
+                       sizes(spec),
+                   ""};
+  return std::nullopt;
+}
+
+static Needed refusesLarge(Operation *op, const LoweringSite &site) {
+  if (Needed lacks = needsPackedStacks(op))
+    return lacks;
+  ExpertSpec spec = specOf(op, site);
+  if (!expertsAreLarge(spec))
+    return Refusal{Need::StepSize,
+                   "needs more than 64 tokens and 12 choices for each expert, "
+                   "found " +
+                       sizes(spec),
+                   ""};
   return std::nullopt;
 }
 
@@ -65,14 +107,14 @@ static cost::Estimate linear(ArrayRef<Value> weights, bool gated, bool exact,
   return estimate(bestForm(spec, site), spec, site, step);
 }
 
-static cost::Estimate experts(Value gate, Value down, ValueRange shared,
-                              int64_t topk, const LoweringSite &site,
+static cost::Estimate experts(const ExpertSpec &spec, bool joins,
+                              ValueRange shared, const LoweringSite &site,
                               const cost::Step &step) {
-  cost::Experts shape{costMatrix(matrix(gate)), costMatrix(matrix(down)),
-                      weightType(gate).getDim(0), topk};
+  cost::Experts shape{costMatrix(spec.gate), costMatrix(spec.down),
+                      spec.experts, spec.topk};
   cost::Estimate sum;
-  bool one = site.program.maxTokens == 1;
-  if (one && joinsShared(gate, down, shared)) {
+  bool one = spec.maxTokens == 1;
+  if (one && joins) {
     shape.sharedRows = matrix(shared[0]).rows;
   } else if (!shared.empty()) {
     sum += linear({shared[0], shared[1]}, true, false, site, step);
@@ -85,27 +127,26 @@ static cost::Estimate experts(Value gate, Value down, ValueRange shared,
 
 static cost::Estimate costOf(Operation *op, const LoweringSite &site,
                            const cost::Step &step) {
+  ExpertSpec spec = specOf(op, site);
   if (auto moe = dyn_cast<MoEOp>(op)) {
-    int64_t topk = moe.getRouting().getTopk();
     cost::Estimate sum =
         linear({moe.getRouter()}, false, true, site, step);
     sum += site.model.route(weightType(moe.getRouter()).getDim(0), step.tokens);
-    sum += experts(moe.getGate(), moe.getDown(), moe.getShared(), topk, site,
-                   step);
+    bool joins = joinsShared(moe.getGate(), moe.getDown(), moe.getShared());
+    sum += experts(spec, joins, moe.getShared(), site, step);
     return sum;
   }
-  auto alone = cast<ExpertsOp>(op);
-  auto chosen = cast<RankedTensorType>(alone.getIndices().getType());
-  return experts(alone.getGate(), alone.getDown(), {}, chosen.getDimSize(1),
-                 site, step);
+  return experts(spec, false, {}, site, step);
 }
 
 ArrayRef<Lowering> nvvm::expertLowerings() {
   static const Lowering list[] = {
       {"moe_stream", "mla.moe", refusesStream, costOf},
       {"moe_grouped", "mla.moe", refusesGrouped, costOf},
+      {"moe_large", "mla.moe", refusesLarge, costOf},
       {"experts_stream", "mla.experts", refusesStream, costOf},
       {"experts_grouped", "mla.experts", refusesGrouped, costOf},
+      {"experts_large", "mla.experts", refusesLarge, costOf},
   };
   return list;
 }

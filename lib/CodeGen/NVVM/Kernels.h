@@ -79,9 +79,12 @@ Kernel route(KernelSite site, RoutingAttr routing, int64_t experts,
 /// i32 [pairs], active i32 [slots], offsets i32 [slots + 1], count i32 [1]),
 /// scalar T; slots = min(pairs, experts); active[s] for s < count[0] is the s-th
 /// distinct expert, whose pairs are order[offsets[s]] to order[offsets[s + 1] - 1];
-/// a pair is token * topk + choice.
+/// a pair is token * topk + choice. With `tileTokens` there is an operand tiles i32
+/// [ceildiv(pairs, tileTokens) + slots, 4] behind count: expert, and places in order
+/// from the second value up to, without, the third, tileTokens at most; those behind
+/// the last are empty.
 Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
-                int64_t maxTokens);
+                int64_t maxTokens, int64_t tileTokens = 0);
 /// out[t] = sum_j weights[t, j] * y[t * topk + j] + the addends. (y [pairs,
 /// width], weights, addend_0 [T, width], ..., out).
 Kernel moeCombine(KernelSite site, int64_t width, int64_t topk,
@@ -231,7 +234,7 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec);
 /// y = sum_j down_{indices[j]} h[j] + shared down h[topk] [+ residual]. (h, indices
 /// i32, down packed stack, [shared down packed,] [residual,] y).
 Kernel expertsDownOne(KernelSite site, const ExpertSpec &spec, bool residual);
-/// Many tokens, after moeGroup: h[p] = silu(gate x) * (up x), p a place in the
+/// Several tokens, after moeGroup: h[p] = silu(gate x) * (up x), p a place in the
 /// order. (x, order, active, offsets, count, gate packed stack, up packed stack,
 /// h [pairs, gate.rows]), scalar T.
 Kernel expertsGateUp(KernelSite site, const ExpertSpec &spec);

@@ -48,6 +48,21 @@ Kernel packRowsFp4(KernelSite site, const LinearSpec &spec);
 Kernel linearLargeFp4(KernelSite site, const LinearSpec &spec);
 int64_t packedRowsFp4Bytes(const LinearSpec &spec);
 
+/// Experts of many tokens, after moeGroup() with tiles of expertTileTokens. x16 is of
+/// packRows(expertRows(spec)), h16 u8 [ceildiv(pairs, 16), packedRowsBytes(
+/// expertHidden(spec))] with rows in the order of the places p.
+///   gate and up: (x16, order, tiles, gate packed stack, up packed stack, h16)
+///   down:        (h16, order, tiles, down packed stack, y [pairs, down.rows])
+/// Scalar T. h and y are as those of expertsGateUp() and expertsDown().
+Kernel expertsGateUpLarge(KernelSite site, const ExpertSpec &spec);
+Kernel expertsDownLarge(KernelSite site, const ExpertSpec &spec);
+LinearSpec expertRows(const ExpertSpec &spec);
+LinearSpec expertHidden(const ExpertSpec &spec);
+/// Whether a program has tokens enough for these.
+bool expertsAreLarge(const ExpertSpec &spec);
+/// Most pairs of a tile.
+constexpr int64_t expertTileTokens = 128;
+
 //===--- Inside --------------------------------------------------------------===//
 
 /// Tokens that stand together in x16, and columns of a chunk of it.

@@ -15,6 +15,10 @@
 // Registers: BN accumulators, 16 or 32 of packed W, 8 of fragments of W and 12 of x;
 // one block an SM.
 //
+// A block takes every so many tiles, as many blocks as multiprocessors: the next
+// tile's first copies are under way in the last step of one, and sums are stored
+// while they arrive. (8% of 2048 columns, against a block for each tile.)
+//
 // Copies are cp.async of 16 bytes, each warp its own rows and 16 tokens. A warp's
 // rows are its own; of x, mbarriers tell a slot full and empty, so warps run up to
 // two slots apart and no barrier of the block stands in the main loop. W goes ahead
@@ -64,28 +68,34 @@ Vs LargeLinear::multiply(ArrayRef<V> a, ArrayRef<V> b, ArrayRef<V> c,
 
 /// One unit of columns. State: accumulators, packed words of this unit, the first
 /// `ahead` token fragments; fp8_block: scales at hand, of the next block, floors.
-/// Returns the state for the next unit, or of the accumulators if `last`.
-Vs LargeLinear::unitBody(V unit, ArrayRef<V> state, bool last) {
+/// Returns the state for the next unit. The tile's last unit has `next`, which starts
+/// copies of the next tile: with -1 those of W, with n what may go ahead when chunk n
+/// of the unit is at hand; it returns accumulators and scales.
+Vs LargeLinear::unitBody(V unit, ArrayRef<V> state,
+                         function_ref<void(int64_t)> next) {
+  const bool last = bool(next);
   Vs acc(state.take_front(accCount()));
   Vs words(state.slice(accCount(), wordCount()));
   Vs queue(state.slice(accCount() + wordCount(), ahead * s.fragmentB()));
   Vs scales(state.drop_front(accCount() + wordCount() + ahead * s.fragmentB()));
-  if (!last)
+  if (last)
+    next(-1);
+  else
     issueA(unit + 1);
 
   if (int64_t n = scaleCount()) {
     // A unit is a block of columns.
     Vs ratio;
     for (int64_t p = 0; p < n; ++p) {
-      V next = k.maximum(scales[n + p], scales[2 * n + p]);
-      ratio.push_back(k.divide(scales[p], next));
-      scales[p] = next;
+      V scale = k.maximum(scales[n + p], scales[2 * n + p]);
+      ratio.push_back(k.divide(scales[p], scale));
+      scales[p] = scale;
     }
     for (int64_t i = 0; i < accCount(); ++i)
       acc[i] = acc[i] * ratio[partOf(i / (s.pairs() * 8))];
     if (!last) {
-      Vs next = scaleOf(parts == 1 ? unit + 1 : (unit + 1) % unitsOfPart);
-      llvm::copy(next, scales.begin() + n);
+      Vs later = scaleOf(parts == 1 ? unit + 1 : (unit + 1) % unitsOfPart);
+      llvm::copy(later, scales.begin() + n);
     }
   }
 
@@ -109,15 +119,17 @@ Vs LargeLinear::unitBody(V unit, ArrayRef<V> state, bool last) {
     if (within == perChunk - 1) {
       k.syncWarp();
       k.when(lane == 0, [&] {
-        k.mbarrierArrive(emptyB + chunk % s.slotsB * 8);
+        k.mbarrierArrive(emptyB + slotOf(chunk) * 8);
       });
     }
   };
   for (int64_t at = 0; at < total; ++at) {
-    if (at % perChunk == 0) {
-      V next = firstChunk + at / perChunk + s.aheadB();
-      k.when(next < units * s.chunks(), [&] { issueB(next); });
+    if (!last && at % perChunk == 0) {
+      V later = firstChunk + at / perChunk + s.aheadB();
+      k.when(later < chunks(), [&] { issueB(later); });
     }
+    if (last && at % perChunk == perChunk / 2)
+      next(at / perChunk);
     fetch(at + ahead);
     int64_t step = at / perStep, pair = at % perStep;
     if (pair == 0)
@@ -139,122 +151,182 @@ Vs LargeLinear::unitBody(V unit, ArrayRef<V> state, bool last) {
   return out;
 }
 
-/// Accumulator (m-tile, n-tile): rows g and g + 8, tokens 2t and 2t + 1.
-void LargeLinear::store(ArrayRef<V> acc, ArrayRef<V> scales) {
-  Vs factor;
-  for (int64_t part = 0; part < (spec.gated ? 2 : 1); ++part) {
-    switch (s.format) {
-    case Format::FP8Block:
-      factor.push_back(scales[part] * k.f32(16));
-      break;
-    case Format::NVFP4: {
-      V tail = k.to64(k.ceilDiv(rows, 16) * 4) * quadStride();
-      factor.push_back(k.loadF32(weight[part] + tail) *
-                       k.f32(s.four ? 1 : 4096));
-      break;
-    }
-    case Format::Int4G32:
-      factor.push_back(k.f32(1.0 / 16));
-      break;
-    default:
-      factor.push_back(k.f32(1));
-    }
-  }
-  V g = lane >> 2, t = lane & 3;
-  auto value = [&](int64_t mTile, int64_t nTile, int64_t i, V ofToken) {
-    V v = acc[(mTile * s.pairs() * 2 + nTile) * 4 + i];
-    if (s.four)
-      v = v * ofToken;
-    return s.format == Format::BF16 ? v : v * factor[partOf(mTile)];
-  };
-  V firstRow = localRow + g;
-  V token0 = firstToken + t * 2;
-  V width = k.to64(rows);
-  V corner = (k.to64(token0) * width + k.to64(firstRow)) * 4;
-  for (int64_t nTile = 0; nTile < 2 * s.pairs(); ++nTile)
-    for (int64_t odd = 0; odd < 2; ++odd) {
-      V inside = token0 + (8 * nTile + odd) < tokens;
-      V line = corner + width * (4 * (8 * nTile + odd));
-      V ofToken = k.f32(1);
-      if (s.four) {
-        V token = k.minimum(token0 + (8 * nTile + odd), tokens - 1);
-        ofToken = k.loadF32(
-            k.buffer(0) + k.to64(token / packedTokens) * bytesOfTokens() +
-            token % packedTokens * 4 + (bytesOfTokens() - 4 * packedTokens));
-      }
-      for (int64_t i = 0; i < 2 * half(); ++i)
-        k.when(inside & (firstRow + 8 * i < rows), [&] {
-          int64_t mTile = i / 2, at = i % 2 * 2 + odd;
-          V v = value(mTile, nTile, at, ofToken);
-          if (spec.gated)
-            v = k.silu(v) * value(mTile + half(), nTile, at, ofToken);
-          if (spec.residual) // Stream: may go ahead of the stores before it
-            v = v + k.loadF32(k.buffer(3) + line + 32 * i, Cached::Stream);
-          k.store(y + line + 32 * i, v);
-        });
-    }
-}
-
 /// Brings this block's part of the residual into L2 while the products run: a
 /// token's 256 rows are 8 lines.
 void LargeLinear::prefetchResidual() {
   V row = localRow - warp * warpRows + (k.thread() & 7) * warpRows;
   for (int64_t first = 0; first < s.tokens; first += blockThreads / 8) {
     V token = firstToken + (k.thread() >> 3) + first;
-    k.when((row < rows) & (token < tokens), [&] {
+    k.when((row < rows) & (token < endToken), [&] {
       k.prefetchL2(k.buffer(3) +
                    (k.to64(token) * k.to64(rows) + k.to64(row)) * 4);
     });
   }
 }
 
+/// fp8_block: appends the scales of unitBody()'s state.
+void LargeLinear::appendScales(Vs &state) {
+  int64_t n = scaleCount();
+  if (n == 0)
+    return;
+  int64_t blocks = llvm::divideCeil(columns(), 128);
+  Vs largest = k.loop(lane, k.i32(blocks), 32, Vs(n, k.f32(0)),
+                      [&](V block, ArrayRef<V> max) {
+                        Vs out;
+                        Vs at = scaleOf(block);
+                        for (int64_t p = 0; p < n; ++p)
+                          out.push_back(k.maximum(max[p], at[p]));
+                        return out;
+                      });
+  Vs floor, first = scaleOf(k.i32(0));
+  for (V v : largest)
+    floor.push_back(
+        k.maximum(k.warpMax(v) * k.f32(0x1p-60), k.f32(0x1p-126)));
+  state.append(floor); // nothing is summed up yet, so any
+  state.append(first);
+  state.append(floor);
+}
+
+/// State of the loop over tiles: the tile, whether it is there, units done before,
+/// then `from`. Its first copies are under way.
+Vs LargeLinear::tileState(V tile, V there) {
+  Vs state{tile, there, base};
+  auto add = [&](Ptr p) { state.push_back({p.value, &k}); };
+  for (int64_t i = 0; i < 2; ++i) {
+    add(from.a[i]);
+    if (!isWhole())
+      state.push_back(from.bytesA[i]);
+  }
+  if (s.hasScales()) {
+    add(from.scales);
+    if (!isWhole())
+      state.push_back(from.bytesScales);
+  }
+  state.push_back(from.copies);
+  if (groups)
+    state.append(std::begin(from.gathered), std::end(from.gathered));
+  else
+    add(from.x);
+  return state;
+}
+
+/// Computes the tile of `state` and stores it; returns the next one's state.
+Vs LargeLinear::tileBody(ArrayRef<V> state) {
+  const V *at = state.begin();
+  auto ptr = [&] { return Ptr{(at++)->value, &k}; };
+  V tile = *at++;
+  ++at;
+  base = *at++;
+  if (sameState())
+    base = k.i32(0);
+  for (int64_t i = 0; i < 2; ++i) {
+    from.a[i] = ptr();
+    from.bytesA[i] = isWhole() ? k.i32(16) : *at++;
+  }
+  if (s.hasScales()) {
+    from.scales = ptr();
+    from.bytesScales = isWhole() ? k.i32(16) : *at++;
+  }
+  from.copies = *at++;
+  if (groups)
+    for (V &offset : from.gathered)
+      offset = *at++;
+  else
+    from.x = ptr();
+  locate(tile, k.thread());
+  if (spec.residual)
+    prefetchResidual();
+
+  Vs now(accCount(), k.f32(0));
+  now.append(loadWords(k.i32(0)));
+  waitB(k.i32(0));
+  for (int64_t pair = 0; pair < ahead; ++pair)
+    now.append(loadTokens(k.i32(0), pair / s.pairs(), pair % s.pairs()));
+  appendScales(now);
+  now = k.loop(k.i32(0), k.i32(units - 1), 1, now,
+               [&](V unit, ArrayRef<V> in) { return unitBody(unit, in); });
+
+  // The next tile's copies go ahead in the last unit of this one.
+  Vs places = loadPlaces();
+  V following = tile + k.blocks(), last = tiles() - 1, there;
+  LargeLinear next = *this;
+  if (!sameState())
+    next.base = base + units;
+  int64_t issued = 0;
+  now = unitBody(k.i32(units - 1), now, [&](int64_t chunk) {
+    if (chunk < 0) {
+      next.locate(k.minimum(following, last), readAnew(k, "tid"));
+      next.setUpSources();
+      there = following < last + 1;
+      if (groups)
+        there = there & (next.firstToken < next.endToken);
+      k.when(there, [&] { next.issueA(k.i32(0)); });
+      return;
+    }
+    int64_t end =
+        std::min(firstChunks(), s.aheadB() - s.chunks() + chunk + 1);
+    k.when(there, [&] {
+      for (int64_t c = issued; c < end; ++c)
+        next.issueB(k.i32(c));
+    });
+    issued = std::max(issued, end);
+  });
+  locate(tile, readAnew(k, "tid"));
+  store(ArrayRef(now).take_front(accCount()),
+        ArrayRef(now).drop_front(accCount()), places);
+  return next.tileState(following, there);
+}
+
 void LargeLinear::build() {
   parts = spec.exact ? 3 : 1;
   unitsOfPart = llvm::divideCeil(columns(), s.columns);
   units = unitsOfPart * parts;
-  tokens = k.scalar32(0);
   setUpBarriers();
-  locate(k.block(), k.thread());
-  setUpCopies();
-  issueA(k.i32(0));
+  setUpFragments();
+  zero = k.inlinePTX("mov.u32 $0, %ctaid.y;", "=r", k.i32Type(), {},
+                     /*sideEffects=*/false);
+  base = k.i32(0);
+  V tile = k.block(), there = tile < tiles();
+  auto start = [&] {
+    locate(k.minimum(tile, tiles() - 1), k.thread());
+    setUpSources();
+    if (groups)
+      there = there & (firstToken < endToken);
+    k.when(there, [&] { issueA(k.i32(0)); });
+  };
+  if (!groups) // else tiles and order are of kernels before
+    start();
   k.gridWait();
   k.gridTrigger();
-  if (spec.residual)
-    prefetchResidual();
-  for (int64_t c = 0; c < std::min(s.aheadB(), units * s.chunks()); ++c)
-    issueB(k.i32(c));
-
-  Vs state(accCount(), k.f32(0));
-  state.append(loadWords(k.i32(0)));
-  waitB(k.i32(0));
-  for (int64_t pair = 0; pair < ahead; ++pair)
-    state.append(loadTokens(k.i32(0), pair / s.pairs(), pair % s.pairs()));
-  if (int64_t n = scaleCount()) {
-    int64_t blocks = llvm::divideCeil(columns(), 128);
-    Vs largest = k.loop(lane, k.i32(blocks), 32, Vs(n, k.f32(0)),
-                        [&](V block, ArrayRef<V> max) {
-                          Vs out;
-                          Vs at = scaleOf(block);
-                          for (int64_t p = 0; p < n; ++p)
-                            out.push_back(k.maximum(max[p], at[p]));
-                          return out;
-                        });
-    Vs floor, first = scaleOf(k.i32(0));
-    for (V v : largest)
-      floor.push_back(
-          k.maximum(k.warpMax(v) * k.f32(0x1p-60), k.f32(0x1p-126)));
-    state.append(floor); // nothing is summed up yet, so any
-    state.append(first);
-    state.append(floor);
-  }
-  Vs end = k.loop(k.i32(0), k.i32(units - 1), 1, state,
-                  [&](V unit, ArrayRef<V> now) {
-                    return unitBody(unit, now, false);
-                  });
-  end = unitBody(k.i32(units - 1), end, true);
-  locate(readAnew(k, "ctaid"), readAnew(k, "tid"));
-  store(ArrayRef(end).take_front(accCount()),
-        ArrayRef(end).drop_front(accCount()));
+  if (groups)
+    start();
+  k.when(there, [&] {
+    for (int64_t c = 0; c < firstChunks(); ++c)
+      issueB(k.i32(c));
+  });
+  k.loopWhile(
+      tileState(tile, there), [](ArrayRef<V> state) { return state[1]; },
+      [&](ArrayRef<V> state) {
+        if (!groups)
+          return tileBody(state);
+        // Fewer tokens, fewer products; the last of these widths for the rest.
+        SmallVector<Type> types =
+            llvm::map_to_vector(state, [](V v) { return v.value.getType(); });
+        locate(state[0], k.thread());
+        V tokens = endToken - firstToken;
+        auto narrow = [&](int64_t width) {
+          LargeLinear copy = *this;
+          copy.s.tokens = width;
+          return copy.tileBody(state);
+        };
+        return k.ifElse(
+            tokens > 64, types, [&] { return narrow(128); },
+            [&] {
+              return k.ifElse(
+                  tokens > 32, types, [&] { return narrow(64); },
+                  [&] { return narrow(32); });
+            });
+      });
 }
 
 } // namespace large
@@ -273,10 +345,11 @@ static Kernel makeLarge(KernelSite site, const LinearSpec &spec, bool four) {
     name += "_residual";
   if (spec.exact)
     name += "_exact";
-  std::string grid = std::to_string(rowTiles(spec)) +
-                     " * ceildiv(" + (spec.outputs ? "outputs" : "tokens") +
-                     ", " + std::to_string(shape.tokens) + ")";
-  Kernel kernel{name, grid};
+  std::string tiles = std::to_string(rowTiles(spec)) + " * ceildiv(" +
+                      (spec.outputs ? "outputs" : "tokens") + ", " +
+                      std::to_string(shape.tokens) + ")";
+  Kernel kernel{name, "min(" + tiles + ", " +
+                          std::to_string(site.gpu.multiprocessors) + ")"};
   if (exists(site, name))
     return kernel;
   SmallVector<StringRef> access{"read"};

@@ -1,7 +1,7 @@
 //===- LargeLoads.cpp - operands of the products of many tokens -----------===//
 //
-// Part of mla. Which rows and tokens a block has, the copies into shared memory,
-// and packed words as fragments.
+// Part of mla. Which rows and tokens a tile of a linear has, the copies into shared
+// memory, and packed words as fragments.
 //
 //===----------------------------------------------------------------------===//
 #include "LargeLinear.h"
@@ -36,22 +36,41 @@ Shape shapeFor(const LinearSpec &spec, const Gpu &gpu, bool four) {
     int64_t cost =
         llvm::divideCeil(blocks, gpu.multiprocessors) * (tokens + 16);
     if (!best || cost < best)
-      best = cost, s.tokens = tokens;
+      best = cost, s.tokens = s.slotTokens = tokens;
   }
   return s;
 }
 
+/// Tiles of the launch; of experts' some at the end may be empty.
+V LargeLinear::tiles() {
+  V tokens = k.scalar32(0);
+  if (!groups)
+    return k.ceilDiv(tokens, s.tokens) * rowTiles(spec);
+  V pairs = tokens * groups->topk;
+  return (k.ceilDiv(pairs, expertTileTokens) +
+          k.minimum(pairs, k.i32(groups->experts))) *
+         rowTiles(spec);
+}
+
 /// Which rows and tokens are this warp's.
-void LargeLinear::locate(V block, V thread) {
+void LargeLinear::locate(V tile, V thread) {
   lane = thread & 31, warp = thread >> 5;
+  if (groups)
+    locateGroup(tile);
+  else
+    locateLinear(tile);
+}
+
+void LargeLinear::locateLinear(V tile) {
   // Blocks that run together: 8 row tiles times as many token tiles as fit.
   int64_t rowTileCount = rowTiles(spec), band = 8;
-  V tokenTiles = k.ceilDiv(tokens, s.tokens);
-  V first = block / (tokenTiles * band) * band;
-  V within = block % (tokenTiles * band);
+  V tokens = k.scalar32(0), tokenTiles = k.ceilDiv(tokens, s.tokens);
+  V first = tile / (tokenTiles * band) * band;
+  V within = tile % (tokenTiles * band);
   V height = k.minimum(k.i32(rowTileCount) - first, k.i32(band));
   V rowTile = first + within % height;
   firstToken = within / height * s.tokens;
+  endToken = k.minimum(firstToken + s.tokens, tokens);
 
   V warpAt = rowTile * warpCount + warp;
   if (spec.gated) {
@@ -82,8 +101,8 @@ void LargeLinear::locate(V block, V thread) {
   }
 }
 
-/// Where this lane copies from and loads its fragments.
-void LargeLinear::setUpCopies() {
+/// Where this lane copies from.
+void LargeLinear::setUpSources() {
   // Of a warp's 8 quads the last 4 may be of `up`. Rows are padded to 4 quads, rows
   // beyond become zeros.
   auto source = [&](V at, V &bytes) {
@@ -91,30 +110,63 @@ void LargeLinear::setUpCopies() {
     Ptr base = weight[0];
     if (spec.gated)
       base = k.select(at >= quadsOfWarp / 2, weight[1], weight[0]);
-    bytes = k.select(quad < quadEnd, k.i32(16), k.i32(0));
+    bytes = isWhole() ? k.i32(16)
+                      : k.select(quad < quadEnd, k.i32(16), k.i32(0));
     return base + k.to64(quad) * quadStride();
   };
   for (int64_t half = 0; half < 2; ++half)
     if (s.hasScales()) // two quads an instruction
-      sourceA[half] = source((lane >> 4) + 4 * half, bytesA[half]) +
-                      (lane & 15) * 16;
+      from.a[half] = source((lane >> 4) + 4 * half, from.bytesA[half]) +
+                     (lane & 15) * 16;
     else
-      sourceA[half] = source(k.i32(4 * half), bytesA[half]) + lane * 16;
+      from.a[half] =
+          source(k.i32(4 * half), from.bytesA[half]) + lane * 16;
   if (s.hasScales())
-    sourceScales = source(lane >> 1, bytesScales) + ((lane & 1) * 16 + 256);
-  // x16 has ceil(tokens / 16) groups; those beyond repeat the last.
-  V packed = k.minimum(firstToken / packedTokens + warp,
-                       k.ceilDiv(tokens, packedTokens) - 1);
-  sourceB = k.buffer(0) + k.to64(packed) * bytesOfTokens() + lane * 16;
+    from.scales =
+        source(lane >> 1, from.bytesScales) + ((lane & 1) * 16 + 256);
 
-  V g = lane >> 2, t = lane & 3;
-  rawA = slotA + ((g >> 2) * s.quadBytes + (g & 3) * 64 + t * 16);
-  V matrix = lane >> 3, row = (matrix >> 1) * 8 + (lane & 7);
+  from.copies = warp * packedTokens < endToken - firstToken;
+  if (!groups) {
+    from.x = k.buffer(0) +
+             k.to64(firstToken / packedTokens + warp) * bytesOfTokens() +
+             lane * 16;
+    return;
+  }
+  // Tokens 4 * i + lane / 8 of the warp's, 16 bytes each. Where these stand among
+  // the token's 128 depends on its place in 16 tokens, there and here.
+  for (int64_t i = 0; i < 4; ++i) {
+    V at = (lane >> 3) + 4 * i;
+    // Of an empty tile, which is not copied, the first.
+    V place = k.maximum(k.minimum(firstToken + warp * packedTokens + at,
+                                  endToken - 1),
+                        k.i32(0));
+    V row = place;
+    if (groups->gather)
+      row = k.loadI32(k.buffer(1) + k.to64(place) * 4) / groups->topk;
+    from.gathered[i] = row / packedTokens * (bytesOfTokens() / 16) +
+                       row % packedTokens * 8 +
+                       (((lane ^ at ^ row) & 7));
+  }
+}
+
+/// Where this lane loads its fragments.
+void LargeLinear::setUpFragments() {
+  // Row of a lane's half h: of 16 rows of gate or up 2 * g + h, else of 32 rows
+  // 4 * g + 2 * mTile + h: rows of a lane are neighbours, and stored together. With
+  // g odd the halves change places, so that lanes hit different banks.
+  V g = k.lane() >> 2, t = k.lane() & 3;
+  for (int64_t h = 0; h < 2; ++h) {
+    V turned = (g & 1) ^ h;
+    V quad = spec.gated ? g >> 1 : g;
+    V row = spec.gated ? (g & 1) * 2 + turned : turned;
+    Ptr at = slotA + quad * s.quadBytes;
+    rawA[h] = at + (row * 64 + t * 16);
+    scalesA[h] = at + (row * 8 + 256);
+  }
+  V matrix = k.lane() >> 3, row = (matrix >> 1) * 8 + (k.lane() & 7);
   int64_t pitch = s.four ? 64 : 2 * chunkColumns;
   V swizzle = s.four ? row >> 1 & 3 : row & 7;
-  for (int64_t step = 0; step < s.stepsOfChunk(); ++step)
-    fragmentB.push_back(row * pitch +
-                        (((matrix & 1) + 2 * step) ^ swizzle) * 16);
+  fragmentB = row * pitch + ((matrix & 1) ^ swizzle) * 16;
 }
 
 void LargeLinear::setUpBarriers() {
@@ -129,7 +181,7 @@ void LargeLinear::setUpBarriers() {
     for (int64_t i = 0; i < warpCount; ++i)
       k.mbarrierInit(all + 8 * i, 32);
     for (int64_t i = 0; i < s.slotsB; ++i) {
-      k.mbarrierInit(fullB + 8 * i, 32 * (s.tokens / packedTokens));
+      k.mbarrierInit(fullB + 8 * i, blockThreads);
       k.mbarrierInit(emptyB + 8 * i, warpCount);
     }
     k.mbarrierInitFence();
@@ -142,36 +194,42 @@ void LargeLinear::setUpBarriers() {
 void LargeLinear::issueA(V unit) {
   k.syncWarp();
   V at = parts == 1 ? unit : unit % unitsOfPart;
+  V source = k.to64(at) * s.quadBytes;
   if (s.hasScales()) {
-    V source = k.to64(at) * s.quadBytes;
     Ptr to = slotA + (lane >> 4) * s.quadBytes + (lane & 15) * 16;
     for (int64_t i = 0; i < 4; ++i)
       k.cpAsync16(to + 2 * i * s.quadBytes,
-                  sourceA[i / 2] + source + i % 2 * 2 * quadStride(),
-                  bytesA[i / 2]);
+                  from.a[i / 2] + source + i % 2 * 2 * quadStride(),
+                  from.bytesA[i / 2]);
     k.when(lane < 16, [&] {
       k.cpAsync16(slotA + (lane >> 1) * s.quadBytes + ((lane & 1) * 16 + 256),
-                  sourceScales + source, bytesScales);
+                  from.scales + source, from.bytesScales);
     });
   } else {
-    V source = k.to64(at) * s.quadBytes;
     for (int64_t i = 0; i < 8; ++i) {
-      V bytes = bytesA[i / 4];
+      V bytes = from.bytesA[i / 4];
       // An odd number of packed units: the second half of the last is zeros.
       if (quant::packedUnits(s.format, columns()) % 2)
         bytes = k.select((at == unitsOfPart - 1) & (lane >= 16), k.i32(0), bytes);
       k.cpAsync16(slotA + lane * 16 + i * s.quadBytes,
-                  sourceA[i / 4] + source + i % 4 * quadStride(), bytes);
+                  from.a[i / 4] + source + i % 4 * quadStride(), bytes);
     }
   }
   k.cpAsyncArrive(fullA);
 }
 
-/// Starts this warp's 16 tokens of a chunk of x16, when the slot is empty.
+V LargeLinear::slotOf(V chunk) {
+  return (base * s.chunks() + chunk) % s.slotsB;
+}
+
+/// Starts this warp's 16 tokens of a chunk of x16, when the slot is empty. Warps
+/// without tokens arrive at once, which counts for this chunk: they have seen the
+/// one that was in its slot.
 void LargeLinear::issueB(V chunk) {
-  auto copy = [&] {
-    V slot = chunk % s.slotsB;
-    k.mbarrierWait(emptyB + slot * 8, (chunk / s.slotsB & 1) ^ 1);
+  V slot = slotOf(chunk);
+  k.when(from.copies, [&] {
+    V round = (base * s.chunks() + chunk) / s.slotsB;
+    k.mbarrierWait(emptyB + slot * 8, (round & 1) ^ 1);
     V source = chunk;
     int64_t chunksOfPart = unitsOfPart * s.chunks();
     if (parts > 1) {
@@ -180,43 +238,46 @@ void LargeLinear::issueB(V chunk) {
       source = chunk / chunksOfPart * stored + chunk % chunksOfPart;
     }
     Ptr to = slotsB + slot * s.bytesB() + warp * s.pieceB() + lane * 16;
-    Ptr from = sourceB + k.to64(source) * s.pieceB();
+    if (groups) {
+      for (int64_t i = 0; i < 4; ++i)
+        k.cpAsync16(to + i * 512,
+                    k.buffer(0) +
+                        k.to64(from.gathered[i] + source * (s.pieceB() / 16)) *
+                            16);
+      return;
+    }
+    Ptr x = from.x + k.to64(source) * s.pieceB();
     for (int64_t i = 0; i < s.pieceB(); i += 512) {
       if (i + 512 <= s.pieceB())
-        k.cpAsync16(to + i, from + i);
+        k.cpAsync16(to + i, x + i);
       else
         k.when(lane < (s.pieceB() - i) / 16,
-               [&] { k.cpAsync16(to + i, from + i); });
+               [&] { k.cpAsync16(to + i, x + i); });
     }
-    k.cpAsyncArrive(fullB + slot * 8);
-  };
-  if (s.tokens / packedTokens == warpCount)
-    copy();
-  else
-    k.when(warp < s.tokens / packedTokens, copy);
+  });
+  k.cpAsyncArrive(fullB + slot * 8);
 }
 
 void LargeLinear::waitB(V chunk) {
-  k.mbarrierWait(fullB + chunk % s.slotsB * 8, chunk / s.slotsB & 1);
+  V round = (base * s.chunks() + chunk) / s.slotsB;
+  k.mbarrierWait(fullB + slotOf(chunk) * 8, round & 1);
 }
 
 /// The lane's packed words of a unit (and its scales) for each m-tile and half.
 Vs LargeLinear::loadWords(V unit) {
-  k.mbarrierWait(fullA, unit & 1);
+  k.mbarrierWait(fullA, (base + unit) & 1);
   if (s.four)
     return loadWords4(unit);
   Vs words;
   for (int64_t i = 0; i < mTiles * 2; ++i)
     for (int64_t part = 0; part < s.rowWords() / 4; ++part)
-      words.append(
-          k.loadWords(rawA + (2 * i * s.quadBytes + part * 256), 4));
+      words.append(k.loadWords(
+          rawA[i % 2] + (i / 2 * bytesOfMTile(64) + part * 256), 4));
   if (!s.hasScales())
     return words;
-  // Row g & 3 of a quad has its scales at 256 + 8 * (g & 3).
-  V g = lane >> 2, t = lane & 3;
-  Ptr scales = slotA + (g >> 2) * s.quadBytes + (g & 3) * 8 + 256;
+  V t = lane & 3;
   for (int64_t i = 0; i < mTiles * 2; ++i) {
-    Ptr at = scales + 2 * i * s.quadBytes;
+    Ptr at = scalesA[i % 2] + i / 2 * bytesOfMTile(8);
     if (s.format == Format::NVFP4) {
       // Thread t has columns of blocks t and t + 4. e4m3 times 2^6 is f16.
       V both = k.loadI8(at + t) | k.loadI8(at + t + 4) << 8;
@@ -234,14 +295,14 @@ Vs LargeLinear::loadWords(V unit) {
 /// each m-tile the scales of a step (row g or, in odd lanes, g + 8). A block of 16
 /// columns takes two lanes: thread t has half t % 2 of blocks t / 2 and t / 2 + 2.
 Vs LargeLinear::loadWords4(V unit) {
-  V g = lane >> 2, t = lane & 3;
-  Ptr row = slotA + (g >> 2) * s.quadBytes;
-  Ptr from = row + (g & 3) * 64 + (t >> 1) * 16 + (t & 1) * 4;
+  V t = lane & 3;
+  V within = (t >> 1) * 16 + (t & 1) * 4 - t * 16;
   Vs words;
   for (int64_t i = 0; i < mTiles * 2; ++i)
     for (int64_t step = 0; step < 2; ++step)
       for (int64_t high = 0; high < 2; ++high) {
-        V v = k.loadI32(from + (2 * i * s.quadBytes + high * 32 + step * 8));
+        V v = k.loadI32(rawA[i % 2] + within +
+                        (i / 2 * bytesOfMTile(64) + high * 32 + step * 8));
         // Signs and magnitudes to the nibbles that they make up.
         V out = v & int64_t(0x80008000);
         for (auto [left, mask] :
@@ -252,17 +313,20 @@ Vs LargeLinear::loadWords4(V unit) {
           out = out | ((left < 0 ? v >> -left : v << left) & mask);
         words.push_back(out);
       }
-  Ptr scales = row + (t & 1) * (2 * s.quadBytes) + (g & 3) * 8 + 256;
+  Ptr scales = k.select((t & 1) == 1, scalesA[1], scalesA[0]);
   for (int64_t mTile = 0; mTile < mTiles; ++mTile)
-    words.append(k.loadWords(scales + 4 * mTile * s.quadBytes, 2));
+    words.append(k.loadWords(scales + mTile * bytesOfMTile(8), 2));
   return words;
 }
 
 /// Fragments of two n-tiles (16 tokens): b0, b1 of the first, of the second; fp4:
 /// then the scales of each.
 Vs LargeLinear::loadTokens(V chunk, int64_t step, int64_t pair) {
-  Ptr slot = slotsB + chunk % s.slotsB * s.bytesB() + pair * s.pieceB();
-  Vs out = k.ldmatrix(slot + fragmentB[step]);
+  V offset = slotOf(chunk) * s.bytesB();
+  // 16-byte pieces 2 * step and 2 * step + 1 of a row, turned as the row has it.
+  Vs out = k.ldmatrix(slotsB + ((offset + fragmentB) ^ (step * 32)) +
+                      pair * s.pieceB());
+  Ptr slot = slotsB + offset + pair * s.pieceB();
   if (s.four)
     for (int64_t n = 0; n < 2; ++n)
       out.push_back(k.loadI32(slot + (lane >> 2) * 8 +
@@ -289,7 +353,8 @@ Vs LargeLinear::decode(ArrayRef<V> words, int64_t step) {
       auto word = [&](int64_t w) { return words[s.rowWords() * row + w]; };
       switch (s.format) {
       case Format::BF16:
-        low[i] = word(2 * step), high[i] = word(2 * step + 1);
+        // Not a copy for ptxas, which would make it again for each product.
+        low[i] = word(2 * step) ^ zero, high[i] = word(2 * step + 1) ^ zero;
         break;
       case Format::FP8Block:
         low[i] = k.e4m3ToF16(word(step) & 0xFFFF);

@@ -55,6 +55,28 @@ void ProgramLowering::lowerLinear(Operation *op, Input x, ValueRange weights,
   launchLinear(op, spec, x, operands, bytes);
 }
 
+Value ProgramLowering::packRowsOnce(Operation *op, const LinearSpec &spec,
+                                    Input x, SmallVector<Value> operands,
+                                    bool fp4) {
+  std::string count = spec.outputs ? "outputs" : "tokens";
+  std::string name = packedRowsName(spec);
+  if (fp4)
+    name += "_fp4";
+  Value &x16 = packedRows[{x.rows.getAsOpaquePointer(),
+                           x.norm ? x.norm.getOperation() : nullptr, name}];
+  if (!x16) {
+    // Bytes; there is no format for these alone.
+    x16 = workspace({"ceildiv(" + count + ", 16)",
+                     text(fp4 ? packedRowsFp4Bytes(spec)
+                              : packedRowsBytes(spec))},
+                    Format::FP8E4M3);
+    operands.push_back(x16);
+    launch(op, fp4 ? packRowsFp4(site(op), spec) : packRows(site(op), spec),
+           operands, {count});
+  }
+  return x16;
+}
+
 void ProgramLowering::launchLinear(Operation *op, LinearSpec spec, Input x,
                                    ArrayRef<Value> operands,
                                    int64_t weightBytes) {
@@ -74,22 +96,7 @@ void ProgramLowering::launchLinear(Operation *op, LinearSpec spec, Input x,
       all.push_back(rest.back());
       rest = rest.drop_back();
     }
-    std::string name = packedRowsName(spec);
-    if (fp4)
-      name += "_fp4";
-    Value &x16 = packedRows[{x.rows.getAsOpaquePointer(),
-                             x.norm ? x.norm.getOperation() : nullptr, name}];
-    if (!x16) {
-      // Bytes; there is no format for these alone.
-      x16 = workspace({"ceildiv(" + count + ", 16)",
-                       text(fp4 ? packedRowsFp4Bytes(spec)
-                                : packedRowsBytes(spec))},
-                      Format::FP8E4M3);
-      all.push_back(x16);
-      launch(op, fp4 ? packRowsFp4(site(op), spec) : packRows(site(op), spec),
-             all, {count});
-    }
-    all = {x16};
+    all = {packRowsOnce(op, spec, x, all, fp4)};
     all.append(rest.begin(), rest.end());
     launch(op,
            fp4 ? linearLargeFp4(site(op), spec) : linearLarge(site(op), spec),
@@ -227,16 +234,41 @@ void ProgramLowering::lowerExperts(Operation *op, Input x,
   Value active = workspace({slots}, Format::I32);
   Value offsets = workspace({slots + " + 1"}, Format::I32);
   Value count = workspace({"1"}, Format::I32);
-  launch(op, moeGroup(site(op), spec.experts, spec.topk, maxTokens()),
-         {indices, order, active, offsets, count}, {"tokens"});
-  Value h = workspace({pairs, text(spec.gate.rows)}, Format::F32);
-  launch(op, expertsGateUp(site(op), spec),
-         {x.rows, order, active, offsets, count, packed(gate), packed(up), h},
-         {"tokens"}, slots + " * " + text(gateBytes));
   Value y = workspace({pairs, text(spec.down.rows)}, Format::F32);
-  launch(op, expertsDown(site(op), spec),
-         {h, order, active, offsets, count, packed(down), y}, {"tokens"},
-         slots + " * " + text(downBytes));
+  SmallVector<Value> groups{indices, order, active, offsets, count};
+  std::string gateRead = slots + " * " + text(gateBytes),
+              downRead = slots + " * " + text(downBytes);
+  if (chosen(op).ends_with("_large")) {
+    Value tiles = workspace({"ceildiv(" + pairs + ", " +
+                                 text(expertTileTokens) + ") + " + slots,
+                             "4"},
+                            Format::I32);
+    groups.push_back(tiles);
+    launch(op,
+           moeGroup(site(op), spec.experts, spec.topk, maxTokens(),
+                    expertTileTokens),
+           groups, {"tokens"});
+    Value x16 = packRowsOnce(op, expertRows(spec), {x.rows, nullptr},
+                             {x.rows});
+    Value h16 = workspace({"ceildiv(" + pairs + ", 16)",
+                           text(packedRowsBytes(expertHidden(spec)))},
+                          Format::FP8E4M3);
+    launch(op, expertsGateUpLarge(site(op), spec),
+           {x16, order, tiles, packed(gate), packed(up), h16}, {"tokens"},
+           gateRead);
+    launch(op, expertsDownLarge(site(op), spec),
+           {h16, order, tiles, packed(down), y}, {"tokens"}, downRead);
+  } else {
+    launch(op, moeGroup(site(op), spec.experts, spec.topk, maxTokens()), groups,
+           {"tokens"});
+    Value h = workspace({pairs, text(spec.gate.rows)}, Format::F32);
+    launch(op, expertsGateUp(site(op), spec),
+           {x.rows, order, active, offsets, count, packed(gate), packed(up), h},
+           {"tokens"}, gateRead);
+    launch(op, expertsDown(site(op), spec),
+           {h, order, active, offsets, count, packed(down), y}, {"tokens"},
+           downRead);
+  }
   SmallVector<Value> operands{y, weights};
   operands.append(addends);
   operands.push_back(out);

@@ -50,6 +50,11 @@ private:
   }
   /// That of a linear: chosen for the op, if it is one, else the best for `spec`.
   LinearForm formOf(mlir::Operation *op, const LinearSpec &spec);
+  /// x16 of `x` (LargeKernels.h); launched once for all that read the same.
+  /// `operands` are packRows()'s, or with `fp4` packRowsFp4()'s, without x16.
+  mlir::Value packRowsOnce(mlir::Operation *op, const LinearSpec &spec, Input x,
+                           llvm::SmallVector<mlir::Value> operands,
+                           bool fp4 = false);
   void lowerAttention(LatentAttentionOp op);
   void lowerExpand(ExpandValueOp op);
   void lowerCacheWrite(LatentCacheWriteOp op);

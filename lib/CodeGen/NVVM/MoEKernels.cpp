@@ -55,7 +55,7 @@ static Peers peersOf(KernelBuilder &k, V key) {
 /// loads from L2 and then, the second time, four matches. What bounds it is
 /// latency: three passes.
 Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
-                int64_t maxTokens) {
+                int64_t maxTokens, int64_t tileTokens) {
   int64_t maxPairs = maxTokens * topk;
   // As many warps as there are 32 pairs, and as fit with their counts.
   int64_t warps = 1;
@@ -65,11 +65,16 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
       warps * 32, std::min<int64_t>(1024, llvm::alignTo(experts, 32)));
   std::string name = kernelName("moe_group", experts, topk, warps,
                                 maxPairs >= 4096 ? "many" : "few");
+  if (tileTokens)
+    name = kernelName(name, "tiles", tileTokens);
   Kernel kernel{name, "1"};
   if (exists(site, name))
     return kernel;
   KernelBuilder k(site.kernels, site.loc, name,
-                  {"read", "write", "write", "write", "write"}, 1, {threads});
+                  ArrayRef<StringRef>{"read", "write", "write", "write", "write",
+                                      "write"}
+                      .take_front(tileTokens ? 6 : 5),
+                  1, {threads});
   Ptr counts = k.shared(warps * experts * 4), scratch = k.shared(32 * 4);
   Ptr indices = k.buffer(0), order = k.buffer(1), active = k.buffer(2);
   Ptr offsets = k.buffer(3), count = k.buffer(4);
@@ -106,6 +111,7 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
 
   // The place of each expert's first pair, and of each warp's.
   Vs end{k.i32(0), k.i32(0)};
+  V tiles = k.i32(0);
   for (int64_t first = 0; first < experts; first += threads) {
     V e = k.thread() + first;
     V there = e < experts;
@@ -130,12 +136,29 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
         k.store(of, k.loadI32(of) + start);
       });
     });
+    if (tileTokens) {
+      V mine = k.ceilDiv(total, tileTokens);
+      auto [tile, placedTiles] = scanBlock(k, mine, scratch);
+      Ptr to = k.buffer(5) + (tiles + tile) * 16;
+      k.loop(k.i32(0), mine, 1, [&](V i) {
+        V low = start + i * tileTokens;
+        V high = k.minimum(low + tileTokens, start + total);
+        k.storeWords(to + i * 16, {e, low, high, k.i32(0)});
+      });
+      tiles = tiles + placedTiles;
+    }
     end = {end[0] + placed, end[1] + slots};
   }
   k.when(k.thread() == 0, [&] {
     k.store(offsets + end[1] * 4, end[0]);
     k.store(count, end[1]);
   });
+  if (tileTokens) {
+    V all = k.ceilDiv(pairs, tileTokens) + k.minimum(pairs, k.i32(experts));
+    k.loop(tiles + k.thread(), all, threads, [&](V i) {
+      k.storeWords(k.buffer(5) + i * 16, Vs(4, k.i32(0)));
+    });
+  }
   k.barrier();
   eachPair([&](V p, V there, V e) {
     Peers peers = peersOf(k, k.select(there, e, k.i32(-1)));

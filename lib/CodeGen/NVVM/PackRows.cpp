@@ -5,9 +5,7 @@
 // written a value, against 2 * rows flops of the products that follow.
 //
 //===----------------------------------------------------------------------===//
-#include "KernelSupport.h"
-#include "LargeKernels.h"
-#include "mla/Quant/Pack.h"
+#include "LargeLinear.h"
 
 using namespace mlir;
 
@@ -50,6 +48,31 @@ static V firstColumn(Format format, V step, int64_t t) {
   default:
     return step * 16 + 4 * t;
   }
+}
+
+large::PackedWord large::packedWordOf(Format format, V column) {
+  V half = column % 4 / 2, odd = column % 8 / 4, unit = column / 128 * 8;
+  switch (format) {
+  case Format::NVFP4: {
+    V word = column % 128 / 64 * 2 + column % 16 / 8;
+    return {unit + word * 2 + odd, half, column % 64 / 16};
+  }
+  case Format::Int4G32:
+    return {unit + column % 32 / 8 * 2 + odd, half, column % 128 / 32};
+  default:
+    return {column / 16, half, column % 16 / 4};
+  }
+}
+
+/// What f16 has for `v`.
+static V scaled(KernelBuilder &k, V v) {
+  return k.minimum(k.maximum(v * k.f32(0x1p-4), k.f32(-65504)), k.f32(65504));
+}
+
+V large::packColumns(KernelBuilder &k, Format format, ArrayRef<V> two) {
+  if (format == Format::BF16)
+    return k.packBF16(two[0], two[1]);
+  return k.packF16(scaled(k, two[0]), scaled(k, two[1]));
 }
 
 /// Four values of a row, zeros from `columns` on.
@@ -157,12 +180,8 @@ Kernel packRows(KernelSite site, const LinearSpec &spec) {
   k.loop(k.thread(), k.i32(steps), k.threads(), [&](V step) {
     Vs values;
     for (int64_t t = 0; t < 4; ++t)
-      for (V v : x.four(firstColumn(format, step, t))) {
-        if (half)
-          v = k.minimum(k.maximum(v * k.f32(0x1p-4), k.f32(-65504)),
-                        k.f32(65504));
-        values.push_back(v);
-      }
+      for (V v : x.four(firstColumn(format, step, t)))
+        values.push_back(half ? scaled(k, v) : v);
     V chunk = step / (width / 16), at = step % (width / 16) * 2;
     for (int64_t part = 0; part < parts; ++part) {
       // Word j * 4 + t: columns 4 * t + 2 * j and + 1 of the step.

@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Harness.h"
+#include "lib/CodeGen/NVVM/LargeKernels.h"
 
 using namespace mla;
 using namespace mla::nvvm;
@@ -88,7 +89,9 @@ TEST(MoE, Compile) {
   expectCompiles([](KernelSite site) {
     for (int64_t experts : {1, 48, 384, 1024})
       for (int64_t maxTokens : {1, 64, 4096})
-        moeGroup(site, experts, std::min<int64_t>(experts, 8), maxTokens);
+        for (int64_t tile : {0, 128})
+          moeGroup(site, experts, std::min<int64_t>(experts, 8), maxTokens,
+                   tile);
     for (int64_t width : {1, 30, 7168})
       for (int64_t addends : {0, 1, 2})
         moeCombine(site, width, 8, addends);
@@ -97,13 +100,24 @@ TEST(MoE, Compile) {
 
 class Experts : public testing::TestWithParam<Format> {};
 
+/// The kernels that a program has.
+void products(KernelSite site, const ExpertSpec &spec) {
+  if (expertsAreLarge(spec)) {
+    expertsGateUpLarge(site, spec);
+    expertsDownLarge(site, spec);
+  } else {
+    expertsGateUp(site, spec);
+    expertsDown(site, spec);
+  }
+}
 /// The experts of a model of hidden size 7168.
 void experts(KernelSite site, Format format, int64_t inter, int64_t experts,
              int64_t maxTokens) {
-  ExpertSpec spec{
-      {format, inter, 7168}, {format, 7168, inter}, experts, 8, maxTokens};
-  expertsGateUp(site, spec);
-  expertsDown(site, spec);
+  products(site, {{format, inter, 7168},
+                  {format, 7168, inter},
+                  experts,
+                  8,
+                  maxTokens});
 }
 
 TEST_P(Experts, FewTokensOfManyExpertsStayInRegisters) {
@@ -117,10 +131,10 @@ TEST_P(Experts, FewTokensOfFewExpertsCompile) {
       GetParam() == Format::FP8Block);
 }
 TEST_P(Experts, ManyTokensCompile) {
-  // nvfp4 spills a few loop invariants.
+  // Few values that cross the main loops: these use all registers there are.
   expectCompiles(
       [&](KernelSite site) { experts(site, GetParam(), 2048, 48, 4096); },
-      GetParam() == Format::NVFP4);
+      /*spills=*/true);
 }
 
 TEST_P(Experts, CompileWithDimensionsOfAnySize) {
@@ -138,8 +152,7 @@ TEST_P(Experts, CompileWithDimensionsOfAnySize) {
                           6,
                           3,
                           maxTokens};
-          expertsGateUp(site, spec);
-          expertsDown(site, spec);
+          products(site, spec);
         },
         /*spills=*/true);
 }
@@ -151,16 +164,34 @@ INSTANTIATE_TEST_SUITE_P(Formats, Experts,
                            return std::string(formatName(info.param));
                          });
 
+TEST(Experts, FormatsOfGateAndDownMayDiffer) {
+  expectCompiles(
+      [](KernelSite site) {
+        products(site, {{Format::NVFP4, 96, 256},
+                        {Format::BF16, 256, 96},
+                        8,
+                        2,
+                        300});
+      },
+      /*spills=*/true);
+}
+
 TEST(Experts, GridsCoverSlotsRowsAndTiles) {
   compileFor(*lookupGpu("sm_120a"), [](KernelSite site) {
     ExpertSpec spec{
         {Format::BF16, 2048, 7168}, {Format::BF16, 7168, 2048}, 48, 8, 64};
     EXPECT_EQ(expertsGateUp(site, spec).grid, "min(tokens * 8, 48) * 128");
     spec.maxTokens = 4096;
-    EXPECT_EQ(expertsGateUp(site, spec).grid,
-              "(ceildiv(tokens * 8, 128) + min(tokens * 8, 48)) * 16");
-    EXPECT_EQ(expertsDown(site, spec).grid,
-              "(ceildiv(tokens * 8, 128) + min(tokens * 8, 48)) * 28");
+    EXPECT_TRUE(expertsAreLarge(spec));
+    EXPECT_EQ(expertsGateUpLarge(site, spec).grid,
+              "min((ceildiv(tokens * 8, 128) + min(tokens * 8, 48)) * 16, 188)");
+    EXPECT_EQ(expertsDownLarge(site, spec).grid,
+              "min((ceildiv(tokens * 8, 128) + min(tokens * 8, 48)) * 28, 188)");
+    // x may be packed once for experts and a shared expert beside them.
+    LinearSpec shared = expertRows(spec);
+    shared.segments = {{Format::BF16, 4096, 7168}, {Format::BF16, 4096, 7168}};
+    shared.gated = true;
+    EXPECT_EQ(packedRowsName(shared), packedRowsName(expertRows(spec)));
   });
 }
 
