@@ -404,7 +404,9 @@ void KernelBuilder::mbarrierWait(Ptr barrier, V parity) {
             "r,r", Type(), {sharedAddress(barrier).value, parity.value}, true);
 }
 void KernelBuilder::bulkCopy(Ptr shared, Ptr global, V bytes, Ptr barrier) {
-  inlinePTX("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+  // With shared::cluster ptxas calls a function for sm_120a, and then ignores
+  // setmaxnreg, too.
+  inlinePTX("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes "
             "[$0], [$1], $2, [$3];",
             "r,l,r,r", Type(),
             {sharedAddress(shared).value, global.value, bytes.value,

@@ -1,9 +1,9 @@
 //===- PrefillAttention.cpp - latent attention of many tokens -------------===//
 //
 // Part of mla. A block takes 64 consecutive (token, head) pairs and walks over the
-// rows of their sequence in tiles of 16, which serve as keys and as values. Two
-// groups of 4 warps have 32 pairs each and share nothing but the tiles; so while one
-// waits, the other has the tensor cores.
+// rows of their sequence in tiles of 16, which serve as keys and as values. Four
+// warps copy tiles. Two groups of 4 warps have 32 pairs each and share nothing but
+// the tiles; so while one waits, the other has the tensor cores.
 //
 // In a group (m16n8k16, f32 accumulation, for 512 + 64 values a row):
 //   scores   each warp a quarter of the contraction, 32 pairs x 16 rows: the queries
@@ -13,28 +13,32 @@
 //            rises by more than 6 (powers of 2), which is rare.
 //   output   each warp a quarter of the latent values, 32 pairs x 128: 128
 //            accumulators, 32 products a tile.
-// Order: products of tile i (output) and i + 1 (scores) interleaved, softmax of tile
-// i + 1. The group's barriers stand before and behind the softmax. One block an SM.
-// (Taking turns, one group at its products and the other at its softmax, is 8%
-// slower: one warp a scheduler does not fill the tensor cores.)
+// Order: scores of tile i + 1, its partial sums on their way, output of tile i, softmax
+// of tile i + 1. Barriers in shared memory say when partial sums and probabilities are
+// there; there are products between arriving at one and waiting for it.
 //
-// Shared memory: 4 tiles of 16 rows with 16 bytes between rows (no bank conflicts;
-// a warp copies 2 rows of a tile), 74,752 bytes in 16-bit formats, 37,888 in FP8;
-// 16,384 of partial scores, 2,048 of probabilities, 4,096 of notes.
-// (3 tiles, with a part of the queries in shared memory instead, are 5% slower: the
-// groups then hold each other up.)
+// The products leave no registers for copying: in the same warps it cost 20% of the
+// time. So the copying warps give most of theirs up (setmaxnreg: 24 and 240 of the
+// 168 that all start with), and copy each row, 16 bytes from the next, in one go. Warp
+// and group are made known as uniform, or addresses take the last registers.
+//
+// Shared memory: 4 tiles of 16 rows (8 of less than 10,000 bytes) with 16 bytes between
+// rows (no bank conflicts), 74,752 bytes in 16-bit formats, 75,776 in FP8; 21,024 of
+// the two groups: partial scores, limits, probabilities, notes.
 //
 // A pair and row costs 2 * (576 + 512) flops; 64 pairs share the 1,152 bytes (FP8:
-// 576) of a row. Bound by the tensor cores' instructions and by waiting: on an H200
-// the same instructions run 1.6 times as fast in linearLarge(), which has no barriers
-// in its loop.
+// 576) of a row. Bound by instructions and shared memory together: a tile takes about
+// 1,500 clocks of an SM, of which products at the rate of mma.sync need 880 and shared
+// memory 1,050 (FP8: 700, but it converts every fragment). Reading queries and writing
+// results, f32, 12 us a block, are not hidden: one block has the SM.
 //
-// Rows from the end of a sequence on are zeros with probability 0, so nothing
-// unwritten is read.
+// Rows from the end of a sequence on are copies of its last row with probability 0, so
+// nothing unwritten is read.
 //
 //===----------------------------------------------------------------------===//
 #include "AttentionPrefill.h"
 #include "KernelSupport.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 
 using namespace mlir;
 
@@ -48,21 +52,39 @@ bool canPrefill(const AttentionSpec &spec) {
 
 namespace {
 
-constexpr int64_t pairsOfBlock = 64, tileRows = 16, slots = 4, threads = 256,
-                  tilesAhead = 2;
-
+constexpr int64_t pairsOfBlock = 64, tileRows = 16, consumers = 256, producers = 128,
+                  threads = consumers + producers;
+static_assert(plan::pageTokens % tileRows == 0, "a tile is in one page");
 struct Prefill {
   KernelBuilder &k;
   const AttentionSpec &spec;
   bool fp8;
   int64_t width, rowBytes, pitch, slotBytes;
+  int64_t slots;
   int64_t steps;   ///< of 16 values of the contraction, a warp
   int64_t nTiles;  ///< of 8 latent values, a warp
-  Ptr tiles, partial, weights, factors, flags, full, empty, notes;
+  Ptr tiles, full, empty;
+  Ptr own; ///< what the group has, at the offsets below
+  /// Of `own`: for each reader, partial scores [source][n-tile][lane][2] and limits
+  /// [lane][2] (one used); probabilities [m-tile][lane][4], factors [tile's
+  /// parity][pair], flags [warp], the next run's token [warp], the barriers of
+  /// partial scores and of probabilities.
+  enum Own : int64_t {
+    Limits = 2048,
+    ReaderBytes = Limits + 256,
+    Weights = 4 * ReaderBytes,
+    Factors = Weights + 1024,
+    Flags = Factors + 256,
+    Next = Flags + 16,
+    ScoresIn = Next + 16,
+    WeightsIn = ScoresIn + 8,
+    OwnBytes = WeightsIn + 8
+  };
+  Ptr partialTo, partialFrom, weightsTo, weightsFrom; ///< of this lane
   V lane, warp, group, quarter, g, t;
   V tokens, firstPair, pageColumns, cacheScale;
-  V keyOffset, valueOffset; ///< of this lane in a tile, for ldmatrix
-  Vs query;                 ///< [m-tile][step][4]
+  Ptr keys, values; ///< of this lane in the first tile, for ldmatrix
+  Vs query;          ///< [m-tile][step][4]
 
   Prefill(KernelBuilder &k, const AttentionSpec &spec)
       : k(k), spec(spec), fp8(spec.cache == Format::FP8E4M3),
@@ -70,25 +92,20 @@ struct Prefill {
     rowBytes = width * (fp8 ? 1 : 2);
     pitch = rowBytes + 16;
     slotBytes = tileRows * pitch;
+    slots = slotBytes > 10000 ? 4 : 8;
     steps = width / 64;
     nTiles = spec.latent / 32;
   }
   void build();
 
 private:
-  /// A run of tokens of one sequence. What is seldom needed of it stands in shared
-  /// memory, a thread's own 16 bytes, as registers are short.
+  /// A run of tokens of one sequence in the block.
   struct Run {
-    V base; ///< tiles before this run
-    V tiles;
+    V pages; ///< index of the sequence's first page in the page table
+    V next;  ///< the token behind the run
+    V rows;  ///< most rows that one of its tokens attends to
+    V tiles() const { return rows.k->ceilDiv(rows, tileRows); }
   };
-  enum Note {
-    Pages, ///< index of the sequence's first page in the page table
-    Rows,  ///< most rows that a token of the run attends to
-    Limit, ///< rows of this lane's pair in the softmax; 0: not in the run
-    Next   ///< the token behind the run
-  };
-  V note(Note which) { return k.loadI32(notes + which * 4); }
   int64_t accCount() const { return 2 * nTiles * 4; }
 
   /// The block's first pair. Later tokens have more rows, so they come first.
@@ -102,20 +119,30 @@ private:
 
   void setUp();
   void loadQuery();
-  V pageOf(V tile);
-  void issue(const Run &run, V tile, V page);
-  Ptr tileAt(V index) { return tiles + index % slots * slotBytes; }
-  void scores(V index, Vs &s, int64_t from, int64_t to);
+  Run runAt(V first);
+  void produce();
+  void consume();
+  void copy(const Run &run, V tile, V index, V page);
+  /// What a lane gives ldmatrix: its place `of` in a tile, plus the warp's part. The
+  /// sum is hidden from LLVM, which would take a register for each of its parts.
+  Ptr tileAt(V index, Ptr of, int64_t bytesOfQuarter) {
+    V offset = index % slots * slotBytes + quarter * bytesOfQuarter;
+    return of + k.inlinePTX("mov.b32 $0, $1;", "=r,r", k.i32Type(),
+                            {offset.value}, /*sideEffects=*/false);
+  }
+  void scores(V index, Vs &s);
   void storePartial(ArrayRef<V> s);
-  Vs rescale(ArrayRef<V> acc);
+  Vs rescale(V index, ArrayRef<V> flag, ArrayRef<V> acc);
   Vs loadWeights();
-  void output(V index, ArrayRef<V> a, Vs &acc, int64_t from, int64_t to);
-  Vs softmax(V tile, ArrayRef<V> state);
+  void output(V index, ArrayRef<V> a, Vs &acc);
+  Vs softmax(V index, ArrayRef<V> state);
   void waitFull(V index) {
     k.mbarrierWait(full + index % slots * 8, index / slots & 1);
   }
-  void groupBarrier() { k.barrier(group + 1, 128); }
-  Vs runBody(const Run &run, ArrayRef<V> state);
+  void waitGroup(Ptr barrier, V index) {
+    k.mbarrierWait(barrier, index & 1);
+  }
+  Vs runBody(V begin, V end, ArrayRef<V> state);
   void store(ArrayRef<V> state);
   Vs mma(ArrayRef<V> a, ArrayRef<V> b, ArrayRef<V> c) {
     return spec.cache == Format::BF16 ? k.mmaBF16(a, b, c) : k.mmaF16(a, b, c);
@@ -123,6 +150,9 @@ private:
   V pack(V low, V high) {
     return spec.cache == Format::BF16 ? k.packBF16(low, high)
                                       : k.packF16(low, high);
+  }
+  void setMaxRegisters(int64_t count, NVVM::SetMaxRegisterAction action) {
+    NVVM::SetMaxRegisterOp::create(k.b, uint32_t(count), action);
   }
   void arrive(Ptr barrier) {
     k.syncWarp();
@@ -132,43 +162,41 @@ private:
 
 void Prefill::setUp() {
   tiles = k.shared(slots * slotBytes, 128);
-  partial = k.shared(2 * 4 * 4 * 512, 128); // [group][reader][source][n-tile]
-  weights = k.shared(2 * 1024, 128);        // [group][m-tile][lane]
-  factors = k.shared(2 * 32 * 4, 128);      // [group][pair]
-  flags = k.shared(2 * 16, 16);             // [group][warp]
-  notes = k.shared(threads * 16, 16) + k.thread() * 16;
+  own = k.shared(2 * OwnBytes, 128);
   full = k.shared(slots * 8, 8);
   empty = k.shared(slots * 8, 8);
   k.when(k.thread() == 0, [&] {
     for (int64_t i = 0; i < slots; ++i) {
-      k.mbarrierInit(full + 8 * i, threads);
-      k.mbarrierInit(empty + 8 * i, threads / 32);
+      k.mbarrierInit(full + 8 * i, producers / 32);
+      k.mbarrierInit(empty + 8 * i, consumers / 32);
+    }
+    for (int64_t i = 0; i < 2; ++i) {
+      k.mbarrierInit(own + (i * OwnBytes + ScoresIn), 4);
+      k.mbarrierInit(own + (i * OwnBytes + WeightsIn), 4);
     }
     k.mbarrierInitFence();
   });
   k.barrier();
-  lane = k.lane(), warp = k.warp();
+  lane = k.lane(), warp = k.shuffle(k.warp(), k.i32(0)); // uniform for ptxas
   group = warp >> 2, quarter = warp & 3;
   g = lane >> 2, t = lane & 3;
-  partial = partial + group * 8192;
-  weights = weights + group * 1024;
-  factors = factors + group * 128;
-  flags = flags + group * 16;
+  own = own + group * OwnBytes;
+  partialTo = own + quarter * 512 + lane * 8;
+  partialFrom = own + quarter * ReaderBytes + lane * 8;
+  weightsTo =
+      own + (quarter >> 1) * 512 + (quarter & 1) * 4 + lane * 16 + Weights;
+  weightsFrom = own + lane * 16 + Weights;
   firstPair = pairOfBlock();
   V matrix = lane >> 3, row8 = lane & 7;
   if (fp8) {
     // Matrices: rows 0-7, rows 8-15 of a 16-byte chunk; then of the next chunk.
     V row = row8 + (matrix & 1) * 8;
-    keyOffset = row * pitch + (quarter * steps + (matrix >> 1)) * 16;
-    valueOffset =
-        row * pitch + (quarter * (spec.latent / 64) + (matrix >> 1)) * 16;
+    keys = values = tiles + (row * pitch + (matrix >> 1) * 16);
   } else {
     // Keys: both halves of k for rows 0-7, then 8-15. Values: both halves of the
     // rows for 8 columns, then for the next 8.
-    keyOffset = (row8 + (matrix >> 1) * 8) * pitch +
-                (quarter * (2 * steps) + (matrix & 1)) * 16;
-    valueOffset = (row8 + (matrix & 1) * 8) * pitch +
-                  (quarter * nTiles + (matrix >> 1)) * 16;
+    keys = tiles + ((row8 + (matrix >> 1) * 8) * pitch + (matrix & 1) * 16);
+    values = tiles + ((row8 + (matrix & 1) * 8) * pitch + (matrix >> 1) * 16);
   }
 }
 
@@ -200,45 +228,65 @@ void Prefill::loadQuery() {
   }
 }
 
-/// The page of a tile, or of the last one.
-V Prefill::pageOf(V tile) {
-  V row = k.minimum(tile * tileRows, note(Rows) - 1);
-  return k.loadI32(k.buffer(3) +
-                   k.to64(note(Pages) + row / plan::pageTokens) * 4);
+/// The run from token `first` on.
+Prefill::Run Prefill::runAt(V first) {
+  Ptr positions = k.buffer(1), sequence = k.buffer(2);
+  V of = k.loadI32(sequence + first * 4);
+  V last = lastToken();
+  V next = k.loopWhile(
+      {first + 1},
+      [&](ArrayRef<V> at) {
+        V same = k.loadI32(sequence + k.minimum(at[0], last) * 4) == of;
+        return (last >= at[0]) & same;
+      },
+      [&](ArrayRef<V> at) { return Vs{at[0] + 1}; })[0];
+  return {of * pageColumns, next, k.loadI32(positions + (next - 1) * 4) + 1};
 }
 
-/// Starts the copy of this warp's 2 rows of a tile, when its slot is empty.
-void Prefill::issue(const Run &run, V tile, V page) {
-  V index = run.base + tile;
+/// Copies this warp's 4 rows of a tile, when its slot is empty. Behind the last row
+/// that one comes again: its scores are masked, and its values are finite.
+void Prefill::copy(const Run &run, V tile, V index, V page) {
   V slot = index % slots;
   k.mbarrierWait(empty + slot * 8, (index / slots & 1) ^ 1);
-  V row = tile * tileRows + warp * 2; // rows lie one behind the other in a page
-  V at = page * plan::pageTokens + row % plan::pageTokens;
-  Ptr from = k.buffer(4) + k.to64(at) * rowBytes + lane * 16;
-  Ptr to = tiles + slot * slotBytes + warp * (2 * pitch) + lane * 16;
-  V left = (note(Rows) - row) * (rowBytes / 16); // chunks that exist
-  for (int64_t i = 0; i < 2 * rowBytes / 16; i += 32) {
-    V chunk = lane + i;
-    auto copy = [&] {
-      V gap = i + 31 < rowBytes / 16 ? k.i32(0)
-              : i >= rowBytes / 16
-                  ? k.i32(16)
-                  : k.select(chunk >= rowBytes / 16, k.i32(16), k.i32(0));
-      k.cpAsync16(to + gap + i * 16, from + i * 16,
-                  k.select(chunk < left, k.i32(16), k.i32(0)));
-    };
-    if (i + 32 <= 2 * rowBytes / 16)
-      copy();
-    else
-      k.when(chunk < 2 * rowBytes / 16, copy);
-  }
-  k.cpAsyncArrive(full + slot * 8);
+  Ptr barrier = full + slot * 8;
+  k.when(lane == 0,
+         [&] { k.mbarrierExpect(barrier, k.i32(4 * rowBytes)); });
+  k.syncWarp();
+  V line = quarter * 4 + lane;
+  k.when(lane < 4, [&] {
+    V row = k.minimum(tile * tileRows + line, run.rows - 1);
+    V at = page * plan::pageTokens + row % plan::pageTokens;
+    k.bulkCopy(tiles + slot * slotBytes + line * pitch,
+               k.buffer(4) + k.to64(at) * rowBytes, k.i32(rowBytes), barrier);
+  });
 }
 
-/// s += this warp's part of the scores of tile `index`, steps [from, to) of the
-/// contraction: [m-tile][n-tile][4].
-void Prefill::scores(V index, Vs &s, int64_t from, int64_t to) {
-  Ptr at = tileAt(index) + keyOffset;
+void Prefill::produce() {
+  k.loopWhile(
+      {firstPair / spec.heads, k.i32(0)},
+      [&](ArrayRef<V> now) { return lastToken() >= now[0]; },
+      [&](ArrayRef<V> now) {
+        Run run = runAt(now[0]);
+        V tiles = run.tiles();
+        // The page of a tile is looked up one ahead.
+        auto pageOf = [&](V tile) {
+          V row = k.minimum(tile * tileRows, run.rows - 1);
+          return k.loadI32(k.buffer(3) +
+                           k.to64(run.pages + row / plan::pageTokens) * 4);
+        };
+        k.loop(k.i32(0), tiles, 1, {pageOf(k.i32(0))},
+               [&](V tile, ArrayRef<V> page) {
+                 V next = pageOf(tile + 1);
+                 copy(run, tile, now[1] + tile, page[0]);
+                 return Vs{next};
+               });
+        return Vs{run.next, now[1] + tiles};
+      });
+}
+
+/// s += this warp's part of the scores of tile `index`: [m-tile][n-tile][4].
+void Prefill::scores(V index, Vs &s) {
+  Ptr at = tileAt(index, keys, rowBytes / 4);
   auto step = [&](int64_t i, ArrayRef<V> b) { // b: [n-tile][2]
     for (int64_t mTile = 0; mTile < 2; ++mTile)
       for (int64_t nTile = 0; nTile < 2; ++nTile) {
@@ -249,14 +297,14 @@ void Prefill::scores(V index, Vs &s, int64_t from, int64_t to) {
       }
   };
   if (!fp8) {
-    for (int64_t i = from; i < to; ++i)
+    for (int64_t i = 0; i < steps; ++i)
       step(i, k.ldmatrix(at + i * 32));
     return;
   }
-  for (int64_t i = from; i < to; i += 2) {
+  for (int64_t i = 0; i < steps; i += 2) {
     // The last chunk's neighbour is read, if not used: it is within the pitch.
     Vs r = k.ldmatrix(at + i * 16);
-    for (int64_t j = 0; j < 2 && i + j < to; ++j) {
+    for (int64_t j = 0; j < 2 && i + j < steps; ++j) {
       Vs b;
       for (int64_t nTile = 0; nTile < 2; ++nTile) {
         V word = r[2 * j + nTile];
@@ -272,19 +320,18 @@ void Prefill::scores(V index, Vs &s, int64_t from, int64_t to) {
 /// 8r + 7, half r % 2 of m-tile r / 2.
 void Prefill::storePartial(ArrayRef<V> s) {
   // Two words at a time, as the products leave them in registers.
-  Ptr at = partial + quarter * 512 + lane * 8;
   for (int64_t r = 0; r < 4; ++r)
     for (int64_t nTile = 0; nTile < 2; ++nTile) {
       int64_t first = r / 2 * 8 + nTile * 4 + r % 2 * 2;
-      k.storeWords(at + (r * 2048 + nTile * 256), {s[first], s[first + 1]});
+      k.storeWords(partialTo + (r * ReaderBytes + nTile * 256),
+                   {s[first], s[first + 1]});
     }
-  groupBarrier();
+  arrive(own + ScoresIn);
 }
 
 /// acc times the factors that the softmax has left, if a warp of the group has any:
 /// those of the other warps are not stored.
-Vs Prefill::rescale(ArrayRef<V> acc) {
-  Vs flag = k.loadWords(flags, 4);
+Vs Prefill::rescale(V index, ArrayRef<V> flag, ArrayRef<V> acc) {
   SmallVector<Type> types(accCount(), k.f32Type());
   return k.ifElse(
       !((flag[0] | flag[1] | flag[2] | flag[3]) == 0), types,
@@ -294,7 +341,8 @@ Vs Prefill::rescale(ArrayRef<V> acc) {
           V f[2];
           for (int64_t half = 0; half < 2; ++half) {
             V stored =
-                k.loadF32(factors + g * 4 + (mTile * 64 + half * 32));
+                k.loadF32(own + (index & 1) * 128 + g * 4 +
+                          (Factors + mTile * 64 + half * 32));
             f[half] = k.select(flag[2 * mTile + half] == 0, k.f32(1), stored);
           }
           for (int64_t i = 0; i < nTiles * 4; ++i)
@@ -309,14 +357,13 @@ Vs Prefill::rescale(ArrayRef<V> acc) {
 Vs Prefill::loadWeights() {
   Vs a;
   for (int64_t mTile = 0; mTile < 2; ++mTile)
-    a.append(k.loadWords(weights + mTile * 512 + lane * 16, 4));
+    a.append(k.loadWords(weightsFrom + mTile * 512, 4));
   return a;
 }
 
-/// acc += probabilities `a` * values of tile `index`, n-tiles [from, to).
-void Prefill::output(V index, ArrayRef<V> a, Vs &acc, int64_t from,
-                     int64_t to) {
-  Ptr at = tileAt(index) + valueOffset;
+/// acc += probabilities `a` * values of tile `index`.
+void Prefill::output(V index, ArrayRef<V> a, Vs &acc) {
+  Ptr at = tileAt(index, values, spec.latent / 4 * (fp8 ? 1 : 2));
   auto product = [&](int64_t nTile, ArrayRef<V> b) {
     for (int64_t mTile = 0; mTile < 2; ++mTile) {
       int64_t first = (mTile * nTiles + nTile) * 4;
@@ -325,7 +372,7 @@ void Prefill::output(V index, ArrayRef<V> a, Vs &acc, int64_t from,
     }
   };
   if (!fp8) {
-    for (int64_t n = from; n < to; n += 2) {
+    for (int64_t n = 0; n < nTiles; n += 2) {
       Vs r = k.ldmatrix(at + n * 16, /*transposed=*/true);
       product(n, ArrayRef(r).take_front(2));
       product(n + 1, ArrayRef(r).drop_front(2));
@@ -333,9 +380,9 @@ void Prefill::output(V index, ArrayRef<V> a, Vs &acc, int64_t from,
     return;
   }
   // A chunk of 16 values is two n-tiles: its even and its odd columns.
-  for (int64_t n = from; n < to; n += 4) {
+  for (int64_t n = 0; n < nTiles; n += 4) {
     Vs r = k.ldmatrix(at + n * 8, /*transposed=*/true);
-    for (int64_t c = 0; c < 2 && n + 2 * c < to; ++c) {
+    for (int64_t c = 0; c < 2 && n + 2 * c < nTiles; ++c) {
       V first = k.permuteBytes(r[2 * c], r[2 * c], 0x3120);
       V second = k.permuteBytes(r[2 * c + 1], r[2 * c + 1], 0x3120);
       product(n + 2 * c, {k.e4m3ToF16(first & 0xFFFF),
@@ -348,22 +395,22 @@ void Prefill::output(V index, ArrayRef<V> a, Vs &acc, int64_t from,
 
 /// Probabilities of 8 pairs and 16 rows of a tile: this lane has pair g, rows 2t,
 /// 2t + 1, 2t + 8 and 2t + 9. State: maximum, sum of this lane's.
-Vs Prefill::softmax(V tile, ArrayRef<V> state) {
-  Ptr from = partial + quarter * 2048 + lane * 8;
+Vs Prefill::softmax(V index, ArrayRef<V> state) {
+  waitGroup(own + ScoresIn, index);
   Vs parts[8];
   for (int64_t i = 0; i < 8; ++i)
-    parts[i] = k.loadFloats(from + i * 256, 2);
-  V limit = note(Limit);
+    parts[i] = k.loadFloats(partialFrom + i * 256, 2);
+  V limit = k.loadI32(partialFrom + Limits);
   Vs x;
   for (int64_t nTile = 0; nTile < 2; ++nTile)
     for (int64_t i = 0; i < 2; ++i)
       x.push_back((parts[nTile][i] + parts[nTile + 2][i]) +
                   (parts[nTile + 4][i] + parts[nTile + 6][i]));
-  V row = tile * tileRows + t * 2;
+  V row = index * tileRows;
   for (int64_t i = 0; i < 4; ++i) {
     if (fp8)
       x[i] = x[i] * cacheScale;
-    x[i] = k.select(row + (i % 2 + i / 2 * 8) < limit, x[i],
+    x[i] = k.select(limit > row + (i % 2 + i / 2 * 8), x[i],
                     k.f32(-INFINITY));
   }
   V largest = k.maximum(k.maximum(x[0], x[1]), k.maximum(x[2], x[3]));
@@ -377,7 +424,8 @@ Vs Prefill::softmax(V tile, ArrayRef<V> state) {
         V maximum = k.select(all > state[0] + k.f32(6), all, state[0]);
         V factor = k.exp2(state[0] - maximum);
         k.when(t == 0, [&] {
-          k.store(factors + quarter * 32 + g * 4, factor);
+          k.store(own + (index & 1) * 128 + quarter * 32 + g * 4 + Factors,
+                  factor);
         });
         return Vs{maximum, state[1] * factor};
       },
@@ -393,61 +441,46 @@ Vs Prefill::softmax(V tile, ArrayRef<V> state) {
     sum = sum + (a + b);
   }
   // a0 and a2, or a1 and a3, of an m-tile.
-  Ptr at =
-      weights + (quarter >> 1) * 512 + lane * 16 + (quarter & 1) * 4;
-  k.store(at, low);
-  k.store(at + 8, high);
+  k.store(weightsTo, low);
+  k.store(weightsTo + 8, high);
   k.when(lane == 0, [&] {
-    k.store(flags + quarter * 4, k.select(rises, k.i32(1), k.i32(0)));
+    k.store(own + quarter * 4 + Flags, k.select(rises, k.i32(1), k.i32(0)));
   });
-  groupBarrier();
+  arrive(own + WeightsIn);
   return {maximum, sum};
 }
 
-/// All tiles of a run. State: maximum, sum, accumulators.
-Vs Prefill::runBody(const Run &run, ArrayRef<V> state) {
-  for (int64_t tile = 0; tile < tilesAhead; ++tile)
-    k.when(run.tiles > tile, [&] {
-      issue(run, k.i32(tile), pageOf(k.i32(tile)));
-    });
+/// The tiles [begin, end). State: maximum, sum, accumulators.
+Vs Prefill::runBody(V begin, V end, ArrayRef<V> state) {
   Vs first(16, k.f32(0));
-  waitFull(run.base);
-  scores(run.base, first, 0, steps);
+  waitFull(begin);
+  scores(begin, first);
   storePartial(first);
-  Vs begin = softmax(k.i32(0), state.take_front(2));
-  begin.append(state.begin() + 2, state.end());
-  // The page of the next tile to be copied is looked up a tile ahead.
-  begin.push_back(pageOf(k.i32(tilesAhead)));
-  Vs end = k.loop(
-      k.i32(0), run.tiles - 1, 1, begin, [&](V tile, ArrayRef<V> now) {
-        V next = tile + tilesAhead;
-        k.when(next < run.tiles, [&] { issue(run, next, now.back()); });
-        V page = pageOf(next + 1);
-        V index = run.base + tile;
-        Vs acc = rescale(now.drop_front(2).drop_back());
+  Vs init = softmax(begin, state.take_front(2));
+  init.append(state.begin() + 2, state.end());
+  Vs out = k.loop(
+      begin, end - 1, 1, init, [&](V index, ArrayRef<V> now) {
         waitFull(index + 1);
-        Vs a = loadWeights(), s(16, k.f32(0));
-        int64_t someSteps = fp8 ? 2 : 1, someTiles = 2 * someSteps;
-        for (int64_t i = 0; i * someSteps < steps || i * someTiles < nTiles;
-             ++i) {
-          scores(index + 1, s, std::min(i * someSteps, steps),
-                 std::min((i + 1) * someSteps, steps));
-          output(index, a, acc, std::min(i * someTiles, nTiles),
-                 std::min((i + 1) * someTiles, nTiles));
-        }
-        arrive(empty + index % slots * 8);
+        Vs s(16, k.f32(0));
+        scores(index + 1, s);
+        // Behind this wait the group has read the partial scores before.
+        waitGroup(own + WeightsIn, index);
+        Vs a = loadWeights(), flag = k.loadWords(own + Flags, 4);
         storePartial(s);
-        Vs out = softmax(tile + 1, now.take_front(2));
+        Vs acc = rescale(index, flag, now.drop_front(2));
+        output(index, a, acc);
+        arrive(empty + index % slots * 8);
+        Vs out = softmax(index + 1, now.take_front(2));
         out.append(acc);
-        out.push_back(page);
         return out;
       });
-  V index = run.base + run.tiles - 1;
-  Vs out(end.begin(), end.begin() + 2);
-  Vs acc = rescale(ArrayRef(end).drop_front(2).drop_back());
-  output(index, loadWeights(), acc, 0, nTiles);
+  V index = end - 1;
+  waitGroup(own + WeightsIn, index);
+  Vs a = loadWeights(), flag = k.loadWords(own + Flags, 4);
+  Vs acc = rescale(index, flag, ArrayRef(out).drop_front(2));
+  output(index, a, acc);
   arrive(empty + index % slots * 8);
-  out.append(acc);
+  llvm::copy(acc, out.begin() + 2);
   return out;
 }
 
@@ -455,11 +488,11 @@ void Prefill::store(ArrayRef<V> state) {
   V sum = state[1];
   sum = sum + k.shuffleXor(sum, 1);
   sum = sum + k.shuffleXor(sum, 2);
-  k.barrier(); // factors of the last tiles have been read
+  k.barrier(k.i32(1), consumers); // factors of the last tiles have been read
   k.when(t == 0, [&] {
-    k.store(factors + quarter * 32 + g * 4, k.divide(k.f32(1), sum));
+    k.store(own + quarter * 32 + g * 4 + Factors, k.reciprocal(sum));
   });
-  k.barrier();
+  k.barrier(k.i32(1), consumers);
   ArrayRef<V> acc = state.drop_front(2);
   V pairs = tokens * spec.heads;
   V id = readAnew(k, "tid");
@@ -468,7 +501,7 @@ void Prefill::store(ArrayRef<V> state) {
     for (int64_t half = 0; half < 2; ++half) {
       int64_t row = 16 * mTile + 8 * half;
       V pair = firstRow + row;
-      V factor = k.loadF32(factors + g * 4 + row * 4);
+      V factor = k.loadF32(own + g * 4 + (Factors + row * 4));
       if (fp8)
         factor = factor * cacheScale;
       auto value = [&](int64_t nTile, int64_t i) {
@@ -489,6 +522,36 @@ void Prefill::store(ArrayRef<V> state) {
     }
 }
 
+void Prefill::consume() {
+  loadQuery();
+  // State: the first token of the next run, tiles so far, maximum, sum,
+  // accumulators.
+  Vs state{firstPair / spec.heads, k.i32(0), k.f32(-1e30), k.f32(0)};
+  state.append(accCount(), k.f32(0));
+  Vs end = k.loopWhile(
+      state, [&](ArrayRef<V> now) { return lastToken() >= now[0]; },
+      [&](ArrayRef<V> now) {
+        Run run = runAt(now[0]);
+        V begin = now[1], end = begin + run.tiles();
+        // Pair 8 * warp + lane / 4 of the block is this lane's in the softmax.
+        V myToken = (pairOfBlock() + (readAnew(k, "tid") >> 2)) / spec.heads;
+        V limit = k.ifElse(
+            (myToken >= now[0]) & (myToken < run.next), {k.i32Type()},
+            [&] {
+              return Vs{k.loadI32(k.buffer(1) + myToken * 4) + 1 +
+                        begin * tileRows - t * 2};
+            },
+            [&] { return Vs{k.i32(0)}; })[0];
+        k.store(partialFrom + Limits, limit);
+        k.store(own + quarter * 4 + Next, run.next);
+        Vs state = runBody(begin, end, now.drop_front(2));
+        Vs out{k.loadI32(own + quarter * 4 + Next), end};
+        out.append(state);
+        return out;
+      });
+  store(ArrayRef(end).drop_front(2));
+}
+
 void Prefill::build() {
   setUp();
   pageColumns = k.scalar32(0);
@@ -497,43 +560,16 @@ void Prefill::build() {
   tokens = k.scalar32(fp8 ? 2 : 1);
   k.gridWait();
   k.gridTrigger();
-  loadQuery();
-  Ptr positions = k.buffer(1), sequence = k.buffer(2);
-  V firstToken = firstPair / spec.heads;
-
-  // State: the first token of the next run, tiles so far, maximum, sum,
-  // accumulators.
-  Vs state{firstToken, k.i32(0), k.f32(-1e30), k.f32(0)};
-  state.append(accCount(), k.f32(0));
-  Vs end = k.loopWhile(
-      state, [&](ArrayRef<V> now) { return lastToken() >= now[0]; },
-      [&](ArrayRef<V> now) {
-        V of = k.loadI32(sequence + now[0] * 4);
-        V last = lastToken();
-        V next = k.loopWhile(
-            {now[0] + 1},
-            [&](ArrayRef<V> at) {
-              V same = k.loadI32(sequence + k.minimum(at[0], last) * 4) ==
-                       of;
-              return (last >= at[0]) & same;
-            },
-            [&](ArrayRef<V> at) { return Vs{at[0] + 1}; })[0];
-        V rows = k.loadI32(positions + (next - 1) * 4) + 1;
-        // Pair 8 * warp + lane / 4 of the block is this lane's in the softmax.
-        V myToken = (pairOfBlock() + (readAnew(k, "tid") >> 2)) / spec.heads;
-        V mine = (myToken >= now[0]) & (myToken < next);
-        V limit = k.ifElse(
-            mine, {k.i32Type()},
-            [&] { return Vs{k.loadI32(positions + myToken * 4) + 1}; },
-            [&] { return Vs{k.i32(0)}; })[0];
-        k.storeWords(notes, {of * pageColumns, rows, limit, next});
-        Run run{now[1], k.ceilDiv(rows, tileRows)};
-        Vs out{k.i32(0), run.base + run.tiles};
-        out.append(runBody(run, now.drop_front(2)));
-        out[0] = note(Next);
-        return out;
+  k.ifElse(
+      warp >= consumers / 32,
+      [&] {
+        setMaxRegisters(24, NVVM::SetMaxRegisterAction::decrease);
+        produce();
+      },
+      [&] {
+        setMaxRegisters(240, NVVM::SetMaxRegisterAction::increase);
+        consume();
       });
-  store(ArrayRef(end).drop_front(2));
 }
 
 } // namespace
