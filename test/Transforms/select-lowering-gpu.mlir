@@ -68,3 +68,16 @@ func.func @odd(%q: tensor<?x117xf32>, %c: !mla.cache<latent, 39xbf16>, %b: !mla.
   %0 = mla.latent_attention %q, %c, %b {heads = 3, kv_lora = 33, scale = 0.25} : (tensor<?x117xf32>, !mla.cache<latent, 39xbf16>, !mla.batch) -> tensor<?x99xf32>
   return
 }
+
+#routing = #mla.routing<topk = 8, groups = 1, topk_groups = 1, scoring = sigmoid, method = noaux_tc, normalize = true, scale = 2.827 : f64>
+// Tests that experts of one token, of some and of many have kernels of their own.
+// CHECK-LABEL: func.func @moe
+func.func @moe(%x: tensor<?x7168xf32>, %r: !mla.weight<384x7168xbf16>, %b: !mla.weight<384xf32>, %g: !mla.weight<384x256x7168xnvfp4>, %d: !mla.weight<384x7168x256xnvfp4>) {
+  // CHECK: mla.moe
+  // CHECK-SAME: prefill2048 = ["moe_large: {{[0-9.]+}} us, bound by {{[a-z]+}}", "moe_stream: needs steps of one token, found up to 2048 tokens", "moe_grouped: needs up to 64 tokens or 12 choices for each expert, found up to 2048 tokens, 16384 choices among 384"]
+  // CHECK-SAME: step1 = ["moe_stream: {{[0-9.]+}} us, bound by {{[a-z]+}}", "moe_grouped: needs steps of more than one token, found one token", "moe_large: needs more than 64 tokens and 12 choices for each expert, found up to 1 tokens, 8 choices among 384"]
+  // CHECK-SAME: step64 = ["moe_grouped: {{[0-9.]+}} us, bound by
+  // CHECK-SAME: lowering = {prefill2048 = "sm_{{120a|90a}}.moe_large", step1 = "sm_{{120a|90a}}.moe_stream"
+  %0 = mla.moe %x, %r bias %b experts %g, %g, %d routing #routing : (tensor<?x7168xf32>, !mla.weight<384x7168xbf16>, !mla.weight<384xf32>, !mla.weight<384x256x7168xnvfp4>, !mla.weight<384x256x7168xnvfp4>, !mla.weight<384x7168x256xnvfp4>) -> tensor<?x7168xf32>
+  return
+}
