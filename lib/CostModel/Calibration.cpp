@@ -79,7 +79,9 @@ constexpr Constant all[] = {
     {"stream.latency", seconds, 1.15e-6, 1e-7, 1e-5},
     {"stream.norm_latency", seconds, 3e-7, 0, 1e-5},
     {"stream.nvfp4.bytes_per_cycle", bytesACycle, 13, 1, 100},
-    {"stream.refill_latency", seconds, 2.2e-6, 0, 2e-5},
+    {"stream.refill_begin", "rings", 1.7, 0.5, 4},
+    {"stream.refill_latency", seconds, 2e-6, 0, 2e-5},
+    {"stream.refill_width", "rings", 0.9, 0.1, 4},
     {"tile.bf16.bytes_per_cycle", bytesACycle, 15, 1, 100},
     {"tile.fp8_block.bytes_per_cycle", bytesACycle, 14, 1, 100},
     {"tile.int4_g32.bytes_per_cycle", bytesACycle, 11, 1, 100},
@@ -101,6 +103,7 @@ Result<Calibration> Calibration::parse(std::string_view text,
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<JsonDocument> document,
                        JsonDocument::parseText(text, std::move(name)));
   Calibration result;
+  document->root()["version"].integer(1, 1);
   JsonValue constantsAt = document->root()["constants"];
   for (const auto &[key, value] : constantsAt.members()) {
     auto found =

@@ -94,7 +94,7 @@ Estimate Model::expertsDownOne(const Experts &shape) const {
   work.format = shape.down.format;
   work.bytes = e.weightBytes;
   work.busiestBytes = quadBytes * double(quads * waves);
-  work.busiestDecoded = quadBytes * double(roundUp(quads, 4) * waves);
+  work.busiestDecoded = quadBytes * double(decodedQuads(quads) * waves);
   work.columns = double(shape.topk * shape.down.columns + shape.sharedRows);
   t.finish(e, streamParts(t, work, t("experts.down_latency")));
   return e;

@@ -15,20 +15,36 @@ static double sharedBytes(const Machine &m) {
       101376, capability ? double(capability->sharedBytesPerBlock) : 101376);
 }
 
+int64_t decodedQuads(int64_t quads) {
+  return quads <= 2 ? 2 : roundUp(quads, 4);
+}
+
 Parts streamParts(const Terms &t, const StreamWork &work, double latency) {
-  // Before a kernel may begin, its blocks have filled their rings. What is beyond
-  // the ring comes after the wait, and x must be converted meanwhile.
-  double ring = sharedBytes(t.m) - 2 * work.columns - 2048;
-  double beyond = work.busiestBytes > ring
-                      ? 1 - std::max(ring, 0.0) / work.busiestBytes
-                      : 0;
+  double ring = std::max(sharedBytes(t.m) - 2 * work.columns - 2048, 8192.0);
+  double busiest = work.busiestBytes;
   Parts p;
-  p.latency = latency + t("stream.refill_latency") * beyond +
-              t("stream.column_latency") * work.columns;
-  p.memory = t.reading(work.bytes, work.busiestBytes);
-  p.decode = t.cycles(
-      work.busiestDecoded /
-      t("stream", weightName(work.format), "bytes_per_cycle"));
+  p.latency = latency + t("stream.column_latency") * work.columns;
+  // The ring was filled while the kernel before was running. What a block reads
+  // beyond it comes after the wait, in which memory is idle; a little more than the
+  // ring is hidden by working it off.
+  double beyond = std::clamp((busiest / ring - t("stream.refill_begin")) /
+                                 t("stream.refill_width"),
+                             0.0, 1.0);
+  double idle = t("stream.refill_latency") * beyond;
+  // Where two blocks do not fit a multiprocessor, the ring is filled in that wait.
+  const Capability *capability = t.m.capability();
+  if (capability && capability->sharedBytesPerSM < 2 * (ring + 2048))
+    idle -= std::min(busiest, ring) / t.m.readBytesPerSecond *
+            t.multiprocessors();
+  p.latency += std::max(idle, 0.0);
+  p.memory = t.reading(work.bytes, busiest);
+  // A stage of less than four quads has fewer bytes on their way.
+  double decoded = work.busiestDecoded;
+  if (quant::unitColumns(work.format) < 128 && busiest > 0)
+    decoded = std::min(busiest, ring) +
+              std::max(busiest - ring, 0.0) * decoded / busiest;
+  p.decode =
+      t.cycles(decoded / t("stream", weightName(work.format), "bytes_per_cycle"));
   return p;
 }
 
@@ -66,7 +82,7 @@ Estimate Model::linearStream(std::span<const Matrix> segments,
   work.format = format;
   work.bytes = e.weightBytes;
   work.busiestBytes = quadBytes * double(ofBlock * waves);
-  work.busiestDecoded = quadBytes * double(roundUp(ofBlock, 4) * waves);
+  work.busiestDecoded = quadBytes * double(decodedQuads(ofBlock) * waves);
   work.columns = double(segments[0].columns);
   double latency = t("stream.latency");
   if (prologue.norm)

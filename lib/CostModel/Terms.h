@@ -13,7 +13,10 @@
 
 namespace mla::cost {
 
-constexpr int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/// Shapes below 1 count as 1.
+constexpr int64_t ceilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / std::max<int64_t>(b, 1);
+}
 constexpr int64_t roundUp(int64_t a, int64_t b) { return ceilDiv(a, b) * b; }
 
 /// Flops of one mma.sync m16n8k16, the instruction that all products are made of.
@@ -77,6 +80,9 @@ struct StreamWork {
   double busiestDecoded = 0;
   double columns = 0; ///< of x, which each block converts for itself
 };
+/// Quads that are computed for so many of a block: an instruction has four, or its
+/// half where there are never more than two.
+int64_t decodedQuads(int64_t quads);
 /// Parts of its time; `latency` is what it takes with nothing to read.
 Parts streamParts(const Terms &t, const StreamWork &work, double latency);
 
