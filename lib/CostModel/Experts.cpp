@@ -205,8 +205,8 @@ Estimate Model::expertsCombine(const Experts &shape, int64_t tokens) const {
   e.launches = 1;
   Parts p;
   p.latency = t("experts.combine_latency");
-  p.memory = double(tokens * (shape.topk + 1)) * double(shape.down.rows) * 4 /
-             (m.readBytesPerSecond * t("rows.read_share"));
+  p.memory = t.moving(double(tokens * (shape.topk + 1)) *
+                      double(shape.down.rows) * 4);
   t.finish(e, p);
   return e;
 }

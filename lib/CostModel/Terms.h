@@ -42,6 +42,8 @@ public:
   double cycles(double n) const { return n / m.clockHz; }
   /// Reading `all` bytes, of which the busiest multiprocessor reads `busiest`.
   double reading(double all, double busiest) const;
+  /// Rows of activations read and written: from L2 if they are few.
+  double moving(double bytes) const;
   /// Products of `all` flops, of which the busiest multiprocessor has `busiest`:
   /// what tensor cores do at most, and what issuing instructions takes, at
   /// `cyclesOfMma` each.

@@ -123,7 +123,8 @@ protected:
 const char *oneStep =
     R"({"architecture": "step function", "sequences": 4, "context": 64,
         "tokens": 8, "step_seconds_device": 1e-3, "kernels": [
-        {"name": "add_7168", "launches": 4, "measured": 3, "seconds": 1e-6}]})";
+        {"name": "add_7168", "launches": 4, "measured": 3, "seconds": 1e-6,
+         "bytes": 0}]})";
 
 TEST_F(ResultsTest, FilesAndFolders) {
   write("a.json", oneStep);
@@ -147,6 +148,16 @@ TEST_F(ResultsTest, Mistakes) {
   EXPECT_FALSE(readResults(write("b.json", text), steps).ok());
 }
 
+TEST(CostFit, WhatCanBeCompared) {
+  Machine m = *findMachine("h200x1");
+  double l2 = double(m.l2Bytes);
+  EXPECT_TRUE(comparable({"", 4, 4, 1e-5, l2}, m));
+  EXPECT_FALSE(comparable({"", 1, 1, 1e-3, 4 * l2}, m)) << "once a step";
+  EXPECT_FALSE(comparable({"", 4, 4, 2e-6, l2 / 20}, m)) << "from the cache";
+  EXPECT_TRUE(comparable({"", 4, 4, 2e-6, 1e4}, m)) << "few bytes";
+  EXPECT_TRUE(comparable({"", 4, 4, 2e-6, 0}, m));
+}
+
 /// Measurements made by the model with other constants are explained.
 TEST(CostFit, FindsConstants) {
   Machine machine = *findMachine("h200x1");
@@ -161,14 +172,14 @@ TEST(CostFit, FindsConstants) {
     MeasuredStep s;
     s.step = {40, 40, 1000 * i};
     s.seconds = 1;
-    for (std::string name :
+    for (const std::string &name :
          {"linear_stream_nvfp4_" + std::to_string(800 * i * i) + "_4096_1",
-          "latent_attention_fp8_e4m3_64_512_64_3e060060_66_few",
+          std::string("latent_attention_fp8_e4m3_64_512_64_3e060060_66_few"),
           "add_" + std::to_string(512 * i)}) {
-      name.shrink_to_fit();
       s.kernels.push_back({name, 4, 4,
                            predict(model, name, s.step)->seconds +
-                               truth.values.at("bench.start") / 4});
+                               truth.values.at("bench.start") / 4,
+                           1e9});
     }
     steps.push_back(s);
   }
