@@ -1,17 +1,27 @@
 //===- CostFit.cpp - measurements, and constants that explain them --------===//
 //
 // Part of mla. A pattern search: one constant after the other is multiplied and
-// divided by a factor, what helps is kept, and the factor shrinks. There are some
-// sixty constants and some hundred measurements, and a constant touches one or two
-// families, so that this takes seconds and needs no derivatives, which the largest
-// of several terms does not have everywhere.
+// divided by a factor, what helps is kept, and the factor shrinks. Then several
+// constants of a family are moved together at random, always by the same random
+// numbers, since one that grows often must be made up for by another that shrinks.
+// There are some sixty constants and some hundred measurements, so that this takes
+// seconds and needs no derivatives, which the largest of several terms does not have
+// everywhere.
 //
 //===----------------------------------------------------------------------===//
 #include "CostFit.h"
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 namespace mla::cost {
+
+bool comparable(const MeasuredKernel &k, const Machine &machine) {
+  if (k.launches < 2)
+    return false;
+  return k.bytes * double(k.measured) > 1.5 * double(machine.l2Bytes) ||
+         k.bytes / machine.readBytesPerSecond < 0.25 * k.seconds;
+}
 
 static void readStep(JsonValue value, const std::string &stem,
                      std::vector<MeasuredStep> &steps) {
@@ -32,7 +42,7 @@ static void readStep(JsonValue value, const std::string &stem,
   for (JsonValue k : value["kernels"].elements()) {
     MeasuredKernel kernel{k["name"].string(), k["launches"].integer(1, most),
                           k["measured"].integer(1, most),
-                          k["seconds"].number()};
+                          k["seconds"].number(), k["bytes"].number()};
     if (k["seconds"].isNumber() && !(kernel.seconds > 0))
       k["seconds"].fail("a number above 0");
     s.kernels.push_back(std::move(kernel));
@@ -86,11 +96,15 @@ public:
       for (const MeasuredKernel &k : step.kernels) {
         if (!predict(model, k.name, step.step))
           whole = false;
-        else if (k.measured > 1)
+        else if (comparable(k, machine))
           all.push_back({&k.name, &step, k.seconds, double(k.measured), 1});
       }
-      if (whole)
-        all.push_back({nullptr, &step, step.seconds, 1, 4});
+      // What lies between kernels is best seen where there are many.
+      int64_t launches = 0;
+      for (const MeasuredKernel &k : step.kernels)
+        launches += k.launches;
+      if (whole && step.step.tokens == 1)
+        all.push_back({nullptr, &step, step.seconds, 1, double(launches) / 50});
     }
   }
 
@@ -98,6 +112,14 @@ public:
 
   void run() {
     double best = loss();
+    for (int round = 0; round < 3; ++round) {
+      descend(best);
+      wander(best);
+    }
+    descend(best);
+  }
+
+  void descend(double &best) {
     for (double factor : {1.5, 1.2, 1.08, 1.5, 1.15, 1.05, 1.02, 1.3, 1.01})
       for (int round = 0; round < 25; ++round) {
         double before = best;
@@ -106,6 +128,25 @@ public:
         if (before - best < 1e-4 * before)
           break;
       }
+  }
+
+  void wander(double &best) {
+    std::map<std::string_view, std::vector<const Constant *>> families;
+    for (const Constant &c : constants())
+      families[c.name.substr(0, c.name.find('.'))].push_back(&c);
+    for (auto &[name, family] : families)
+      if (family.size() > 1)
+        for (int i = 0; i < 100 * int(family.size()); ++i) {
+          Calibration before = now;
+          double size = std::pow(10, -0.5 - 1.5 * uniform());
+          for (const Constant *c : family)
+            if (uniform() < 0.4)
+              move(*c, std::exp(size * (2 * uniform() - 1) * 2));
+          if (double found = loss(); found < best)
+            best = found;
+          else
+            now = before;
+        }
   }
 
   double error() {
@@ -155,15 +196,21 @@ private:
     return sum;
   }
 
-  void improve(const Constant &c, double factor, double &best) {
+  double &move(const Constant &c, double by) {
     double &value = now.values.at(std::string(c.name));
+    // From about nothing, by steps of the beginning.
+    double next = value * by;
+    if (value < 1e-2 * c.start && by > 1)
+      next = 1e-2 * c.start * by;
+    return value = std::clamp(next, c.low, c.high);
+  }
+
+  double uniform() { return double(random()) / double(random.max()); }
+
+  void improve(const Constant &c, double factor, double &best) {
     for (double by : {factor, 1 / factor}) {
-      double old = value;
-      // From about nothing, by steps of the beginning.
-      double next = old * by;
-      if (old < 1e-2 * c.start && by > 1)
-        next = 1e-2 * c.start * by;
-      value = std::clamp(next, c.low, c.high);
+      double old = now.values.at(std::string(c.name));
+      double &value = move(c, by);
       double found = value == old ? best : loss();
       if (found < best) {
         best = found;
@@ -176,6 +223,7 @@ private:
   const Machine &machine;
   Calibration begin, now;
   std::vector<Measurement> all;
+  std::minstd_rand random{1};
 };
 } // namespace
 

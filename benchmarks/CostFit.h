@@ -16,7 +16,13 @@ struct MeasuredKernel {
   int64_t launches = 0; ///< in the step
   int64_t measured = 0; ///< of these, one behind the other in a graph
   double seconds = 0;   ///< of one
+  double bytes = 0;     ///< weights and cache that one reads
 };
+/// Whether a kernel was measured as the model sees it: several launches a step, so
+/// that they follow each other, and what they read not in the L2 cache (or too
+/// little to matter).
+bool comparable(const MeasuredKernel &kernel, const Machine &machine);
+
 
 struct MeasuredStep {
   std::string name; ///< "linear_2112x7168, 8 x 1 at 64"

@@ -10,8 +10,9 @@
 // the mean squared logarithm of predicted over measured least. check prints every
 // kernel and every step, predicted beside measured, and fails if a decode attention,
 // a linear of one token, experts of one token or a step of one token is further off
-// than the limit. Kernels of which a step has but one launch are not judged: mla-run
-// bench repeats a kernel's launches, so those find their weights in the L2 cache.
+// than the limit. Kernels of which a step has but one launch are not judged, nor those
+// that found their weights in the L2 cache, as mla-run bench repeats a kernel's
+// launches: the model is about a step, in which they come from memory.
 //
 //===----------------------------------------------------------------------===//
 #include "CostFit.h"
@@ -56,7 +57,7 @@ void judge(const Model &model, double start, const MeasuredStep &step,
       continue;
     }
     sum += p->seconds * double(k.launches);
-    if (k.measured < 2)
+    if (!comparable(k, model.machine()))
       continue;
     // Each kernel was measured in a graph of its own.
     double measured = k.seconds - start / double(k.measured);

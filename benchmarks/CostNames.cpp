@@ -86,8 +86,9 @@ Found linear(const Model &model, Name name, const std::string &family,
     return found(family, model.linearTile(segments, tokens));
   if (family == "linear_f32")
     return found(family, model.linearF32(segments, tokens));
-  Estimate e = model.linearLarge(segments, tokens);
-  e.seconds -= model.packRows(columns, tokens).seconds;
+  Prologue prologue{false, name.has("exact")};
+  Estimate e = model.linearLarge(segments, tokens, prologue);
+  e.seconds -= model.packRows(columns, tokens, prologue).seconds;
   return found(family, e);
 }
 
@@ -174,8 +175,9 @@ Found predict(const Model &model, std::string_view text, const Step &step) {
     if (n.empty())
       return std::nullopt;
     return found("pack_rows",
-                 model.packRows(n[0], name.has("outputs") ? step.sequences
-                                                          : step.tokens));
+                 model.packRows(
+                     n[0], name.has("outputs") ? step.sequences : step.tokens,
+                     {name.has("norm"), name.has("exact")}));
   }
   if (Name name(text); name.take("absorb_query")) {
     std::vector<int64_t> n = name.numbers(); // heads, nope, rope, latent

@@ -3,6 +3,7 @@
 
   make_steps.py FOLDER                  writes FOLDER/*.mlir
   make_steps.py FOLDER kimi_slice       FOLDER/kimi_slice/config.json, Kimi-K2.5-NVFP4
+  make_steps.py FOLDER kimi_part        the first twelve layers of that
   make_steps.py FOLDER kimi_layers      four layers of it with 64 experts, in bf16
   make_steps.py FOLDER v3_slice         six layers of DeepSeek-V3, in FP8 blocks
 
@@ -118,23 +119,23 @@ def attention(heads, layers=4):
 
 
 def experts(form, layers, local=384, rows_=256, hidden=7168, topk=8):
-    """Router, experts and shared expert of Kimi-K2.5 on one rank of eight."""
+    """Router, experts and shared expert, as of Kimi-K2.5 on one rank of eight. Without
+    a bias, by which random tokens would all choose the same experts."""
     step = Step()
     x = step.embedding("%x", hidden)
-    routing = ("#mla.routing<topk = 8, groups = 1, topk_groups = 1, scoring = sigmoid, "
-               "method = noaux_tc, normalize = true, scale = 2.827 : f64>")
+    routing = (f"#mla.routing<topk = {topk}, groups = 1, topk_groups = 1, scoring = sigmoid, "
+               "method = greedy, normalize = true, scale = 2.827 : f64>")
     for i in range(layers):
-        names = [step.weight(f"router_{i}", (local, hidden), "bf16"),
-                 step.weight(f"bias_{i}", (local,), "f32")]
+        names = [step.weight(f"router_{i}", (local, hidden), "bf16")]
         shapes = [(local, rows_, hidden), (local, rows_, hidden), (local, hidden, rows_),
                   (rows_, hidden), (rows_, hidden), (hidden, rows_)]
         for part, shape in zip(("gate", "up", "down", "sgate", "sup", "sdown"), shapes):
             names.append(step.weight(f"{part}_{i}", shape, form))
-        types = [step.type((local, hidden), "bf16"), step.type((local,), "f32")]
+        types = [step.type((local, hidden), "bf16")]
         types += [step.type(shape, form) for shape in shapes]
         step.body.append(
-            f"%m_{i} = mla.moe {x}, {names[0]} bias {names[1]} experts {names[2]}, {names[3]}, "
-            f"{names[4]} shared {names[5]}, {names[6]}, {names[7]} routing {routing} {{}} : "
+            f"%m_{i} = mla.moe {x}, {names[0]} experts {names[1]}, {names[2]}, "
+            f"{names[3]} shared {names[4]}, {names[5]}, {names[6]} routing {routing} {{}} : "
             f"({rows(hidden)}, {', '.join(types)}) -> {rows(hidden)}")
         x = step.add(f"%x_{i}", x, f"%m_{i}", hidden)
     return step.text(x, hidden)
@@ -148,6 +149,8 @@ def model(folder, name):
             config = json.load(f)
         config.update(num_hidden_layers=6, first_k_dense_replace=1, vocab_size=8192,
                       bos_token_id=0, eos_token_id=1)
+    if name == "kimi_part":
+        config["text_config"].update(num_hidden_layers=12)
     if name == "kimi_layers":
         for part in (config, config["text_config"]):
             part.pop("quantization_config", None)
@@ -178,6 +181,6 @@ def main(folder, name=None):
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3) or sys.argv[2:3] not in (
-            [], ["kimi_slice"], ["kimi_layers"], ["v3_slice"]):
+            [], ["kimi_slice"], ["kimi_layers"], ["kimi_part"], ["v3_slice"]):
         sys.exit(__doc__)
     main(*sys.argv[1:])

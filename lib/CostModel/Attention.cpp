@@ -96,13 +96,15 @@ Estimate Model::attentionDecode(const Attention &shape,
   double busiest = tilesOfSM * double(d.tile) * rowBytes;
   Parts p;
   // Reading gets going while the first rows are computed.
+  double ramp = busiest / t("attention.ramp_bytes");
   p.latency = t("attention.latency") +
               t("attention.head_latency") *
                   double(std::min(d.blockHeads, shape.heads)) +
-              t("attention.ramp_latency") * busiest /
-                  (busiest + t("attention.ramp_bytes")) +
+              t("attention.ramp_latency") * ramp * ramp / (1 + ramp * ramp) +
               writtenBytes(shape, step.tokens, splits) /
                   (m.readBytesPerSecond * t("attention.partial_share"));
+  if (step.tokens > 1)
+    p.latency += t("attention.several_latency"); // to find a block's token
   // Groups of heads read the same rows, all but the first from L2.
   p.memory = t.reading(all, busiest / double(std::min(d.groups, d.perSM)));
   p.decode =
@@ -123,20 +125,21 @@ Estimate Model::attentionCombine(const Attention &shape,
   Estimate e;
   e.launches = 1;
   Parts p;
-  // A block has 8 values a thread, and fewer threads with different values where a
-  // token has many splits.
-  double blocks = double(step.tokens) *
-                  std::max(1.0, values / 8 / (step.tokens > 1 ? 64 : 8));
-  p.latency = t("attention.combine_latency") +
-              t.cycles(blocks / t.multiprocessors() *
-                       t("attention.block_cycles"));
-  if (joined) {
-    p.latency += t("attention.combine_split_latency") * double(splits) /
-                 double(step.tokens);
+  // combineShape(): groups of threads that have the same values and share splits; a
+  // thread has 8 values.
+  int64_t most = d.splits / (programTokens(step.tokens) / 2 + 1), groups = 1;
+  while (groups < 32 && groups * 9 < most)
+    groups *= 2;
+  int64_t threads = groups >= 8 ? 256 : groups >= 2 ? 128 : 64;
+  int64_t chunks = ceilDiv(shape.heads * shape.latent / 8, threads / groups);
+  p.latency = t("attention.combine_latency");
+  // Warps that find nothing to do take time, too.
+  p.decode = t.cycles(double(step.tokens * chunks * threads / 32) /
+                      t.multiprocessors() * t("attention.warp_cycles"));
+  if (joined)
     p.memory = (writtenBytes(shape, step.tokens, splits) +
                 4 * values * double(step.tokens)) /
-               (m.readBytesPerSecond * t("attention.partial_share"));
-  }
+               (m.readBytesPerSecond * t("attention.combine_share"));
   t.finish(e, p);
   return e;
 }

@@ -94,7 +94,7 @@ Estimate Model::expertsDownOne(const Experts &shape) const {
   work.format = shape.down.format;
   work.bytes = e.weightBytes;
   work.busiestBytes = quadBytes * double(quads * waves);
-  work.busiestDecoded = quadBytes * double(roundUp(quads, 4) * waves);
+  work.busiestDecoded = quadBytes * double(decodedQuads(quads) * waves);
   work.columns = double(shape.topk * shape.down.columns + shape.sharedRows);
   t.finish(e, streamParts(t, work, t("experts.down_latency")));
   return e;
@@ -205,8 +205,8 @@ Estimate Model::expertsCombine(const Experts &shape, int64_t tokens) const {
   e.launches = 1;
   Parts p;
   p.latency = t("experts.combine_latency");
-  p.memory = double(tokens * (shape.topk + 1)) * double(shape.down.rows) * 4 /
-             (m.readBytesPerSecond * t("rows.read_share"));
+  p.memory = t.moving(double(tokens * (shape.topk + 1)) *
+                      double(shape.down.rows) * 4);
   t.finish(e, p);
   return e;
 }

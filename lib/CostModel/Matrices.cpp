@@ -15,20 +15,36 @@ static double sharedBytes(const Machine &m) {
       101376, capability ? double(capability->sharedBytesPerBlock) : 101376);
 }
 
+int64_t decodedQuads(int64_t quads) {
+  return quads <= 2 ? 2 : roundUp(quads, 4);
+}
+
 Parts streamParts(const Terms &t, const StreamWork &work, double latency) {
-  // Before a kernel may begin, its blocks have filled their rings. What is beyond
-  // the ring comes after the wait, and x must be converted meanwhile.
-  double ring = sharedBytes(t.m) - 2 * work.columns - 2048;
-  double beyond = work.busiestBytes > ring
-                      ? 1 - std::max(ring, 0.0) / work.busiestBytes
-                      : 0;
+  double ring = std::max(sharedBytes(t.m) - 2 * work.columns - 2048, 8192.0);
+  double busiest = work.busiestBytes;
   Parts p;
-  p.latency = latency + t("stream.refill_latency") * beyond +
-              t("stream.column_latency") * work.columns;
-  p.memory = t.reading(work.bytes, work.busiestBytes);
-  p.decode = t.cycles(
-      work.busiestDecoded /
-      t("stream", weightName(work.format), "bytes_per_cycle"));
+  p.latency = latency + t("stream.column_latency") * work.columns;
+  // The ring was filled while the kernel before was running. What a block reads
+  // beyond it comes after the wait, in which memory is idle; a little more than the
+  // ring is hidden by working it off.
+  double beyond = std::clamp((busiest / ring - t("stream.refill_begin")) /
+                                 t("stream.refill_width"),
+                             0.0, 1.0);
+  double idle = t("stream.refill_latency") * beyond;
+  // Where two blocks do not fit a multiprocessor, the ring is filled in that wait.
+  const Capability *capability = t.m.capability();
+  if (capability && capability->sharedBytesPerSM < 2 * (ring + 2048))
+    idle -= std::min(busiest, ring) / t.m.readBytesPerSecond *
+            t.multiprocessors();
+  p.latency += std::max(idle, 0.0);
+  p.memory = t.reading(work.bytes, busiest);
+  // A stage of less than four quads has fewer bytes on their way.
+  double decoded = work.busiestDecoded;
+  if (quant::unitColumns(work.format) < 128 && busiest > 0)
+    decoded = std::min(busiest, ring) +
+              std::max(busiest - ring, 0.0) * decoded / busiest;
+  p.decode =
+      t.cycles(decoded / t("stream", weightName(work.format), "bytes_per_cycle"));
   return p;
 }
 
@@ -66,7 +82,7 @@ Estimate Model::linearStream(std::span<const Matrix> segments,
   work.format = format;
   work.bytes = e.weightBytes;
   work.busiestBytes = quadBytes * double(ofBlock * waves);
-  work.busiestDecoded = quadBytes * double(roundUp(ofBlock, 4) * waves);
+  work.busiestDecoded = quadBytes * double(decodedQuads(ofBlock) * waves);
   work.columns = double(segments[0].columns);
   double latency = t("stream.latency");
   if (prologue.norm)
@@ -102,22 +118,37 @@ Estimate Model::linearTile(std::span<const Matrix> segments,
                       double(quant::packedUnits(format, segments[0].columns)) *
                       double(quant::unitBytes(format));
   double weights = groupBytes * double(ofBlock * busiest);
-  double x = 4 * columns * double(std::min(tokens, tile) * busiest);
+  double x = 4 * columns * double(tile * busiest);
   double mma = double(ofBlock * busiest) * columns / 16 * double(tile) / 8;
+  // Every block brings all of x to shared memory, masked tokens too, and each step
+  // of columns has a barrier.
+  double staging =
+      t.cycles(x / t("tile.x_bytes_per_cycle") +
+               columns * double(busiest) * t("tile.column_cycles"));
+  double matrix = t.products(flopsOfMma * mma * double(blocks) / double(busiest),
+                             flopsOfMma * mma, t("tile.mma_cycles"));
   Parts p;
   p.latency = t("tile.latency");
   p.memory = t.reading(e.weightBytes, weights);
-  p.decode =
-      t.cycles(weights / t("tile", weightName(format), "bytes_per_cycle") +
-               x / t("tile.x_bytes_per_cycle"));
-  p.matrix = t.products(flopsOfMma * mma * double(blocks) / double(busiest),
-                        flopsOfMma * mma, t("tile.mma_cycles"));
+  if (few) {
+    // What is largest hides the rest.
+    p.decode = std::max(
+        staging,
+        t.cycles(weights / t("tile", weightName(format), "bytes_per_cycle")));
+    p.matrix = matrix;
+  } else {
+    // All warps do both.
+    p.decode = staging;
+    p.latency += matrix;
+  }
   t.finish(e, p);
+  if (!few && e.bound == Bound::Latency)
+    e.bound = Bound::Matrix;
   return e;
 }
 
-Estimate Model::linearLarge(std::span<const Matrix> segments,
-                            int64_t tokens) const {
+Estimate Model::linearLarge(std::span<const Matrix> segments, int64_t tokens,
+                            Prologue prologue) const {
   Terms t(m, c);
   Estimate e = segmentsOf(segments, tokens);
   if (m.isHost() || segments.empty())
@@ -125,48 +156,62 @@ Estimate Model::linearLarge(std::span<const Matrix> segments,
   Format format = segments[0].format;
   if (!quant::canPack(format))
     return linearF32(segments, tokens);
-  // shapeFor(): blocks of 256 rows and 64 to 128 tokens, as waves are filled best.
+  // shapeFor(): blocks of 256 rows and 64 to 128 tokens, as waves are filled best by
+  // the most tokens that the program is for.
   int64_t tiles = 0;
   for (const Matrix &s : segments)
     tiles += ceilDiv(s.rows, 32);
   tiles = ceilDiv(tiles, 8);
-  int64_t best = 0, ofBlock = 128, waves = 1;
+  int64_t best = 0, ofBlock = 128, most = std::max<int64_t>(tokens, 2048);
   for (int64_t n = 128; n >= 64; n -= 16) {
-    int64_t w = ceilDiv(tiles * ceilDiv(tokens, n), m.multiprocessors);
-    if (!best || w * (n + 16) < best)
-      best = w * (n + 16), ofBlock = n, waves = w;
+    int64_t cost =
+        ceilDiv(tiles * ceilDiv(most, n), m.multiprocessors) * (n + 16);
+    if (!best || cost < best)
+      best = cost, ofBlock = n;
   }
+  // An exact x is three 16-bit ones, each a pass over W.
+  double passes = prologue.exact ? 3 : 1;
   double columns =
       double(quant::packedUnits(format, segments[0].columns) *
              quant::unitColumns(format));
-  double blockFlops = 2.0 * 256 * double(ofBlock) * columns;
+  double blockFlops = 2.0 * 256 * double(ofBlock) * columns * passes;
   double weights = double(quant::packedUnits(format, segments[0].columns) *
                           quant::unitBytes(format)) *
-                   64;
+                   64 * passes;
   double blocks = double(tiles * ceilDiv(tokens, ofBlock));
+  double waves = double(ceilDiv(int64_t(blocks), m.multiprocessors));
+  double rows = 0;
+  for (const Matrix &s : segments)
+    rows += double(s.rows);
   Parts p;
-  p.latency = t("large.latency");
-  p.memory = t.reading(e.weightBytes, 0);
+  // The first copies of a block and its results are not hidden.
+  p.latency = t("large.latency") + t("large.wave_latency") * waves;
+  p.memory = t.reading(e.weightBytes, 0) + t.moving(8 * rows * double(tokens));
   p.matrix =
-      t.products(blockFlops * blocks, blockFlops * double(waves),
+      t.products(blockFlops * blocks, blockFlops * waves,
                  t("large.mma_cycles")) +
-      t.cycles(weights / 1024 * double(waves) *
+      t.cycles(weights / 1024 * waves *
                t("large", weightName(format), "decode_cycles"));
   t.finish(e, p);
-  return e += packRows(segments[0].columns, tokens);
+  return e += packRows(segments[0].columns, tokens, prologue);
 }
 
-Estimate Model::packRows(int64_t columns, int64_t tokens) const {
+Estimate Model::packRows(int64_t columns, int64_t tokens,
+                         Prologue prologue) const {
   if (m.isHost())
     return {};
   Terms t(m, c);
   Estimate e;
   e.launches = 1;
   Parts p;
-  // Read in 32 bits, written in 16.
+  // Read in 32 bits, written in 16, or three times that; a norm reads twice.
+  double bytes = 6;
+  if (prologue.norm)
+    bytes += 4;
+  if (prologue.exact)
+    bytes += 4;
   p.latency = t("large.pack_latency");
-  p.memory = double(tokens) * double(roundUp(columns, 128)) * 6 /
-             (m.readBytesPerSecond * t("rows.read_share"));
+  p.memory = t.moving(double(tokens) * double(roundUp(columns, 128)) * bytes);
   t.finish(e, p);
   return e;
 }
@@ -211,12 +256,11 @@ Estimate Model::heads(int64_t heads, const Matrix &matrix,
     double blocks = double(heads * ceilDiv(matrix.rows, rows) *
                            ceilDiv(tokens, tile));
     double busiest = std::max(1.0, blocks / t.multiprocessors());
-    double x = double(std::min(tokens, tile)) * columns * 4;
+    double w = 2 * columns * double(rows) * busiest;
+    double x = 4 * columns * double(std::min(tokens, tile)) * busiest;
     p.latency = t("heads.latency");
-    p.memory = t.reading(e.weightBytes, 2 * columns * double(rows) * busiest);
-    p.decode = t.cycles(busiest * (2 * columns * double(rows) /
-                                       t("few.bf16.bytes_per_cycle") +
-                                   x / t("tile.x_bytes_per_cycle")));
+    p.memory = t.reading(e.weightBytes, w);
+    p.decode = t.cycles((w + x) / t("heads.bytes_per_cycle"));
   } else {
     // ManyTokens: blocks of 128 rows and 64 tokens, two an SM.
     double blocks =
@@ -225,8 +269,7 @@ Estimate Model::heads(int64_t heads, const Matrix &matrix,
     double y = double(tokens) * double(heads) * double(matrix.rows) * 4;
     double x = double(tokens) * double(heads) * columns * 4;
     p.latency = t("heads.many_latency");
-    p.memory = (e.weightBytes + x + y) /
-               (m.readBytesPerSecond * t("rows.read_share"));
+    p.memory = t.moving(e.weightBytes + x + y);
     p.matrix = t.products(blockFlops * blocks,
                           blockFlops *
                               std::max(1.0, blocks / t.multiprocessors()),

@@ -62,6 +62,12 @@ double Terms::reading(double all, double busiest) const {
   return std::max(all / m.readBytesPerSecond, busiest / alone);
 }
 
+double Terms::moving(double bytes) const {
+  double near = std::min(bytes, double(m.l2Bytes) / 2);
+  return near / (m.readBytesPerSecond * (*this)("rows.l2_share")) +
+         (bytes - near) / (m.readBytesPerSecond * (*this)("rows.read_share"));
+}
+
 double Terms::products(double all, double busiest, double cyclesOfMma) const {
   double peak = m.bf16FlopsPerSecond;
   double hardware = peak > 0 ? std::max(all / peak,
@@ -157,10 +163,9 @@ Estimate Model::rows(int64_t tokens, int64_t bytesPerToken) const {
     e.bound = Bound::Memory;
     return e;
   }
-  // Activations are in L2 when they are few, and are never counted as read.
   Parts p;
   p.latency = t("rows.latency");
-  p.memory = bytes / (m.readBytesPerSecond * t("rows.read_share"));
+  p.memory = t.moving(bytes);
   t.finish(e, p);
   return e;
 }

@@ -13,7 +13,10 @@
 
 namespace mla::cost {
 
-constexpr int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/// Shapes below 1 count as 1.
+constexpr int64_t ceilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / std::max<int64_t>(b, 1);
+}
 constexpr int64_t roundUp(int64_t a, int64_t b) { return ceilDiv(a, b) * b; }
 
 /// Flops of one mma.sync m16n8k16, the instruction that all products are made of.
@@ -39,6 +42,8 @@ public:
   double cycles(double n) const { return n / m.clockHz; }
   /// Reading `all` bytes, of which the busiest multiprocessor reads `busiest`.
   double reading(double all, double busiest) const;
+  /// Rows of activations read and written: from L2 if they are few.
+  double moving(double bytes) const;
   /// Products of `all` flops, of which the busiest multiprocessor has `busiest`:
   /// what tensor cores do at most, and what issuing instructions takes, at
   /// `cyclesOfMma` each.
@@ -77,6 +82,9 @@ struct StreamWork {
   double busiestDecoded = 0;
   double columns = 0; ///< of x, which each block converts for itself
 };
+/// Quads that are computed for so many of a block: an instruction has four, or its
+/// half where there are never more than two.
+int64_t decodedQuads(int64_t quads);
 /// Parts of its time; `latency` is what it takes with nothing to read.
 Parts streamParts(const Terms &t, const StreamWork &work, double latency);
 

@@ -106,9 +106,11 @@ public:
   /// Up to 64 tokens (Tile*).
   Estimate linearTile(std::span<const Matrix> segments, int64_t tokens) const;
   /// Many tokens: packing of rows, then the product (PackRows, Large*).
-  Estimate linearLarge(std::span<const Matrix> segments, int64_t tokens) const;
+  Estimate linearLarge(std::span<const Matrix> segments, int64_t tokens,
+                       Prologue prologue = {}) const;
   /// The first of these: rows in 16 bits, as the product reads them.
-  Estimate packRows(int64_t columns, int64_t tokens) const;
+  Estimate packRows(int64_t columns, int64_t tokens,
+                    Prologue prologue = {}) const;
   /// f32 weights, f32 arithmetic.
   Estimate linearF32(std::span<const Matrix> segments, int64_t tokens) const;
   /// Split-KV decode attention and its combining (Latent*).
