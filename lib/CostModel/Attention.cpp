@@ -25,17 +25,15 @@ DecodeSplit::DecodeSplit(const Attention &shape, int64_t tokens,
                          const Machine &m) {
   bool fp8 = shape.cache == Format::FP8E4M3;
   tile = fp8 ? 32 : 16;
-  int64_t headTiles = shape.heads <= 8 ? 1 : 2, teams = 1, stages = 5;
-  bool small = shape.heads <= 16 || tokens == 1;
-  if (!small) {
-    teams = 2;
-    stages = 4;
-    if (!fp8 && shape.heads <= 24) {
-      headTiles = 3;
-      teams = 1;
-    }
-  }
-  blockHeads = teams * headTiles * 8;
+  blockHeads = shape.blockHeads;
+  if (blockHeads == 0)
+    blockHeads = shape.heads <= 8                       ? 8
+                 : shape.heads <= 16 || tokens == 1     ? 16
+                 : !fp8 && shape.heads <= 24            ? 24
+                                                        : 32;
+  int64_t teams = blockHeads == 32 ? 2 : 1,
+          headTiles = blockHeads / 8 / teams,
+          stages = blockHeads <= 16 ? 5 : 4;
   groups = ceilDiv(shape.heads, blockHeads);
   int64_t bytes = stages * 16 * 2 * (shape.latent + shape.rope) +
                   2 * teams * 4 * 16 * headTiles * 8 * 4;
@@ -68,6 +66,24 @@ static double writtenBytes(const Attention &shape, int64_t tokens,
                          : 4 * values * double(tokens);
 }
 
+/// Cycles of a tile of a block. Measurements say little of those of few heads, which
+/// memory bounds: a block of half the heads does not take less than half of them, as
+/// it loads the same rows, and none does more than the products of prompts.
+static double cycles(const Terms &t, const Attention &shape,
+                     const DecodeSplit &d) {
+  auto fitted = [&](std::string_view size) {
+    return t("attention", cacheName(shape.cache), size);
+  };
+  constexpr double half = 0.55;
+  double of32 = fitted("cycles_32");
+  double of16 = std::max(fitted("cycles_16"), half * of32);
+  double of8 = std::max(fitted("cycles_8"), half * of16);
+  double prompts = t("prefill", cacheName(shape.cache), "cycles") *
+                   double(d.blockHeads * d.tile) / (64 * 16);
+  double own = d.blockHeads <= 8 ? of8 : d.blockHeads <= 16 ? of16 : of32;
+  return std::max(own, prompts);
+}
+
 Estimate Model::attentionDecode(const Attention &shape,
                                 const Step &step) const {
   Terms t(m, c);
@@ -90,9 +106,6 @@ Estimate Model::attentionDecode(const Attention &shape,
   double tilesOfSM =
       double(longest * waves) *
       double(std::min(d.perSM, ceilDiv(blocks, m.multiprocessors)));
-  std::string_view size = d.blockHeads <= 8    ? "cycles_8"
-                          : d.blockHeads <= 16 ? "cycles_16"
-                                               : "cycles_32";
   double busiest = tilesOfSM * double(d.tile) * rowBytes;
   Parts p;
   // Reading gets going while the first rows are computed.
@@ -107,8 +120,7 @@ Estimate Model::attentionDecode(const Attention &shape,
     p.latency += t("attention.several_latency"); // to find a block's token
   // Groups of heads read the same rows, all but the first from L2.
   p.memory = t.reading(all, busiest / double(std::min(d.groups, d.perSM)));
-  p.decode =
-      t.cycles(tilesOfSM * t("attention", cacheName(shape.cache), size));
+  p.decode = t.cycles(tilesOfSM * cycles(t, shape, d));
   t.finish(e, p);
   return e += attentionCombine(shape, step);
 }

@@ -58,9 +58,10 @@ struct Prologue {
 struct Attention {
   int64_t heads, latent, rope;
   Format cache;
-  /// Decoding: heads of a block; each group of them reads the cache for itself, the
-  /// first from memory, the others from L2.
-  int64_t blockHeads = 16;
+  /// Decoding: heads of a block, 8, 16, 24 or 32; each group of them reads the cache
+  /// for itself, the first from memory, the others from L2. 0: what the form has that
+  /// few heads and single tokens get, or many.
+  int64_t blockHeads = 0;
 };
 
 struct Experts {
