@@ -3,6 +3,7 @@
 // Part of mla.
 //
 //===----------------------------------------------------------------------===//
+#include "ExplainCommand.h"
 #include "mla/Dialect/MLA.h"
 #include "mla/Driver/Compile.h"
 #include "mla/Driver/Driver.h"
@@ -65,6 +66,7 @@ static std::string footer() {
          "  mla-compile DeepSeek-V2-Lite -o v2.plan    a Hugging Face folder\n"
          "  mla-compile DeepSeek-V2-Lite -o v2.plan --target sm_120a\n"
          "  mla-compile config.json --no-weights --stop-after=fuse\n"
+         "  mla-compile config.json --explain --machine rtx-pro-6000x8-pcie5\n"
          "\nExit status: 0 done, 1 the model could not be compiled, 2 wrong "
          "usage.\n";
 }
@@ -86,11 +88,12 @@ int mla::compileMain(int argc, char **argv) {
   CLI::App app("Compiles a model of the DeepSeek-V3 family to a plan, which "
                "mla-run executes.",
                "mla-compile");
-  app.add_option("MODEL", model,
-                 "Model folder (config.json, *.safetensors), a lone "
-                 "config.json, or a step function as .mlir; the bundled kjv-tiny "
-                 "if left out")
-      ->type_name("");
+  auto *named =
+      app.add_option("MODEL", model,
+                     "Model folder (config.json, *.safetensors), a lone "
+                     "config.json, or a step function as .mlir; the bundled "
+                     "kjv-tiny if left out")
+          ->type_name("");
   app.add_option("-o,--output", output,
                  "Folder of the plan; with --stop-after the file for the IR")
       ->type_name("PATH");
@@ -141,24 +144,26 @@ int mla::compileMain(int argc, char **argv) {
       ->check(CLI::IsMember({"16bit", "fp4"}).description(""));
 
   std::string several = "Several ranks";
-  app.add_option("--ranks", options.pipeline.ranks,
-                 "Share the model among this many ranks (tensor parallel)")
-      ->type_name("N")
-      ->group(several)
-      ->check(between(1, maxRanks));
+  auto *ranks =
+      app.add_option("--ranks", options.pipeline.ranks,
+                     "Share the model among this many ranks (tensor parallel)")
+          ->type_name("N")
+          ->group(several)
+          ->check(between(1, maxRanks));
   auto *rank = app.add_option("--rank", options.pipeline.rank,
                               "Compile what this one of them does, from 0 on")
                    ->type_name("R")
                    ->group(several)
                    ->check(between(0, maxRanks - 1));
   std::string collectives = "exchange";
-  app.add_option("--collectives", collectives,
-                 "exchange, or local: nothing is exchanged, to measure one rank "
-                 "alone; what it computes means nothing")
-      ->type_name("KIND")
-      ->group(several)
-      ->capture_default_str()
-      ->check(CLI::IsMember({"exchange", "local"}).description(""));
+  auto *exchange =
+      app.add_option("--collectives", collectives,
+                     "exchange, or local: nothing is exchanged, to measure one rank "
+                     "alone; what it computes means nothing")
+          ->type_name("KIND")
+          ->group(several)
+          ->capture_default_str()
+          ->check(CLI::IsMember({"exchange", "local"}).description(""));
 
   std::string cache = "auto";
   app.add_option("--kv-cache-dtype", cache,
@@ -203,6 +208,8 @@ int mla::compileMain(int argc, char **argv) {
   app.add_flag("-v,--verbose", options.verbose,
                "Print the time of each stage, and what passes remark")
       ->group(looking);
+  explain::Command explaining;
+  explaining.addTo(app);
   options.producer = "mla " MLA_VERSION;
   app.set_version_flag("--version", options.producer)
       ->description("Print the version, and end");
@@ -210,7 +217,7 @@ int mla::compileMain(int argc, char **argv) {
   app.footer(footer());
 
   try {
-    app.parse(argc, argv);
+    app.parse(explain::Command::complete(argc, argv));
   } catch (const CLI::ParseError &error) {
     if (error.get_exit_code() == 0)
       return app.exit(error); // --help, --version
@@ -225,10 +232,22 @@ int mla::compileMain(int argc, char **argv) {
     return complain("--no-weights and --synthetic-weights exclude each other");
   if (*synthetic)
     options.syntheticSeed = seed;
-  if (!stopAfter.empty())
+  if (explaining.given()) {
+    if (!stopAfter.empty() || !output.empty() || options.printConfig || plain ||
+        *rank || *exchange)
+      return complain("--explain and --compare go with none of -o, "
+                      "--stop-after, --print-config, --plain, --rank and "
+                      "--collectives");
+    if (std::string wrong = explaining.check(bool(*named)); !wrong.empty())
+      return complain(wrong);
+  } else if (explaining.hasDetails()) {
+    return complain("--json, --contexts and --batches go with --explain and "
+                    "--compare");
+  } else if (!stopAfter.empty()) {
     options.stopAfter = parseStage(stopAfter);
-  else if (output.empty() && !options.printConfig)
+  } else if (output.empty() && !options.printConfig) {
     return complain("-o is required: where does the plan go?");
+  }
   PipelineOptions &pipeline = options.pipeline;
   pipeline.fp4Activations = activations == "fp4";
   if (!machine.empty()) {
@@ -252,6 +271,17 @@ int mla::compileMain(int argc, char **argv) {
         *sequences ? pipeline.maxSequences : pipeline.maxStepTokens;
   }
 
+  auto end = [](llvm::Error error) {
+    if (!error)
+      return 0;
+    std::string message = llvm::toString(std::move(error));
+    if (!message.empty())
+      llvm::errs() << "mla-compile: error: " << message << "\n";
+    return failure;
+  };
+  if (explaining.given())
+    return end(
+        explaining.run(options, bool(*ranks), llvm::outs(), llvm::errs()));
   if (pipeline.ranks > 1) {
     if (!*rank)
       return complain("--ranks needs --rank: whose share is compiled?");
@@ -265,11 +295,5 @@ int mla::compileMain(int argc, char **argv) {
   }
   pipeline.localCollectives = collectives == "local";
 
-  llvm::Error error = compile(options, llvm::outs(), llvm::errs());
-  if (!error)
-    return 0;
-  std::string message = llvm::toString(std::move(error));
-  if (!message.empty())
-    llvm::errs() << "mla-compile: error: " << message << "\n";
-  return failure;
+  return end(compile(options, llvm::outs(), llvm::errs()));
 }

@@ -83,7 +83,7 @@ static bool isGpu(const PipelineOptions &options) {
 /// Most tokens of the programs. Decoding steps are small, prompts come in large
 /// chunks; a program for small steps has less scratch memory and finer grids. On a
 /// GPU one token has kernels of its own, and up to 64 fit the small forms.
-static SmallVector<int64_t> stepTokens(const PipelineOptions &options) {
+SmallVector<int64_t> mla::stepTokens(const PipelineOptions &options) {
   SmallVector<int64_t> tokens{16};
   if (isGpu(options))
     tokens = {1, 8, 64};

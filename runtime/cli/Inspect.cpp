@@ -94,12 +94,12 @@ Status inspectPlan(const InspectOptions &options, std::ostream &out) {
       << plan.model.maxPositions << "\n";
   printCheckpoint(plan.checkpoint, out);
   printWeights(plan, out);
-  uint64_t tokenBytes = 0;
-  for (const plan::Cache &cache : plan.caches)
-    tokenBytes += elementBytes(cache.format).value_or(0) *
-                  static_cast<uint64_t>(cache.width);
-  out << "cache        " << plan.caches.size() << " caches, "
-      << formatBytes(tokenBytes) << " a token\n"
+  MLA_ASSIGN_OR_RETURN(plan::MemoryBytes memory, plan::memoryBytes(plan));
+  out << "memory       weights " << memory.weights << " bytes, workspace "
+      << memory.workspace << " bytes, ports " << memory.ports
+      << " bytes, cache " << memory.cachePerToken << " bytes a token\n"
+      << "cache        " << plan.caches.size() << " caches, "
+      << formatBytes(memory.cachePerToken) << " a token\n"
       << "kernels      " << plan.kernels.size() << " in " << plan.library
       << "\n";
   for (const plan::Program &program : plan.programs) {

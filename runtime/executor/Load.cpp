@@ -11,38 +11,6 @@
 namespace mla::runtime {
 namespace {
 
-/// Bytes of the memory behind `port` in the largest step of any program.
-Result<uint64_t> portBytes(const plan::Plan &plan, plan::Port port) {
-  uint64_t largest = 0;
-  for (const plan::Program &program : plan.programs) {
-    std::vector<plan::Expr> shape;
-    Format format = Format::I32;
-    switch (port) {
-    case plan::Port::Ids:
-    case plan::Port::Positions:
-    case plan::Port::Sequence:
-    case plan::Port::Saturated:
-      shape = {program.maxTokens};
-      break;
-    case plan::Port::PageTable:
-      shape = {program.maxSequences, plan.maxPages};
-      break;
-    case plan::Port::Outputs:
-      shape = {program.maxOutputs};
-      break;
-    case plan::Port::Logits:
-      shape = {program.maxOutputs, plan.model.vocabSize};
-      format = Format::F32;
-      break;
-    }
-    MLA_ASSIGN_OR_RETURN(
-        uint64_t bytes,
-        plan::bufferBytes(format, shape, plan::bounds(plan, program)));
-    largest = std::max(largest, bytes);
-  }
-  return largest;
-}
-
 /// Pages of the whole cache.
 Result<int64_t> cachePages(const EngineOptions &options, int64_t context) {
   if (options.cacheTokens < 0)
@@ -103,7 +71,7 @@ Status Engine::allocate(int64_t capacity) {
   }
   for (size_t p = 0; p < plan::portCount; ++p) {
     auto port = static_cast<plan::Port>(p);
-    MLA_ASSIGN_OR_RETURN(uint64_t bytes, portBytes(thePlan, port));
+    MLA_ASSIGN_OR_RETURN(uint64_t bytes, plan::portBytes(thePlan, port));
     MLA_ASSIGN_OR_RETURN(ports[p],
                          device->allocate(bytes, hal::Access::Shared,
                                           std::string(plan::portName(port))));

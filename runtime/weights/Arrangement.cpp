@@ -12,7 +12,6 @@ namespace mla::runtime {
 namespace {
 /// Elements of an item: enough to hide its cost, few enough to share the work.
 constexpr int64_t itemElements = int64_t(1) << 17;
-constexpr uint64_t alignment = 256;
 
 int64_t roundUp(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
@@ -64,7 +63,8 @@ Result<Arrangement> Arrangement::of(const plan::Plan &plan) {
     uint64_t end = all.bytes + bytes;
     if (end < bytes || end > (uint64_t(1) << 53))
       return invalid("the weights of the plan overflow 2^53 bytes");
-    all.bytes = (end + alignment - 1) / alignment * alignment;
+    all.bytes = (end + plan::weightAlignment - 1) / plan::weightAlignment *
+                plan::weightAlignment;
   }
   return all;
 }

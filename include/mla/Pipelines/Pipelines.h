@@ -11,6 +11,7 @@
 
 #include "mla/Support/Format.h"
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
 #include <cstdint>
 #include <optional>
@@ -67,6 +68,9 @@ void buildSelectPipeline(mlir::OpPassManager &pm,
                          const PipelineOptions &options);
 void buildLowerPipeline(mlir::OpPassManager &pm,
                         const PipelineOptions &options);
+
+/// Most tokens of the programs that a plan has, ascending.
+llvm::SmallVector<int64_t> stepTokens(const PipelineOptions &options);
 
 /// The passes of `stage`; none for emit.
 void buildPipeline(Stage stage, mlir::OpPassManager &pm,

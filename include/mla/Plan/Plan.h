@@ -275,6 +275,21 @@ Result<uint64_t> bufferBytes(Format format, const std::vector<Expr> &shape,
 /// program; here it is enough pages for every sequence at its longest.
 SymbolValues bounds(const Plan &plan, const Program &program);
 
+/// Weights that are arranged when the plan is loaded begin at multiples of this.
+constexpr uint64_t weightAlignment = 256;
+
+/// Bytes of the memory behind `port` in the largest step of any program.
+Result<uint64_t> portBytes(const Plan &plan, Port port);
+
+/// What a plan takes of a device's memory; the cache is as large as is asked for.
+struct MemoryBytes {
+  uint64_t weights = 0;       ///< on the host those of the files, as mapped
+  uint64_t workspace = 0;     ///< of the largest program; they take turns
+  uint64_t ports = 0;         ///< inputs and outputs of a step
+  uint64_t cachePerToken = 0; ///< of all caches
+};
+Result<MemoryBytes> memoryBytes(const Plan &plan);
+
 /// Everything that must hold of a plan apart from its files: references in
 /// range, launches that match signatures, workspaces that lie inside the arena
 /// and that do not overlap while both are live, nothing read before it is
