@@ -124,6 +124,7 @@ void mla::buildLowerPipeline(OpPassManager &pm,
     lower.stepTokens = buckets({1, 8, 64});
     lower.maxSequences = options.maxSequences;
     lower.maxContext = options.maxContext;
+    lower.sampling = options.sampling;
     pm.addPass(createLowerToNVVMPass(lower));
   } else {
     LowerToHostPassOptions lower;

@@ -186,14 +186,15 @@ Result<StepCost> measureStep(runtime::Engine &engine,
   for (size_t s = 0; s < sequences.size(); ++s)
     step.push_back({&sequences[s], std::span(ids).subspan(s, 1)});
   StepCost cost;
+  MLA_ASSIGN_OR_RETURN(bool onDevice,
+                       samplesOnDevice(engine, options.sampleOn));
   // Whole steps, with what the host does for them. The first launches, the
   // second records.
   constexpr int64_t warmUp = 3;
   std::vector<double> wall;
   for (int64_t i = 0; i < warmUp + options.decodeTokens; ++i) {
     Stopwatch watch;
-    MLA_ASSIGN_OR_RETURN([[maybe_unused]] runtime::Logits logits,
-                         engine.step(step));
+    MLA_RETURN_IF_ERROR(stepAndChoose(engine, step, onDevice));
     if (i >= warmUp)
       wall.push_back(watch.seconds());
     for (runtime::Sequence &sequence : sequences)
@@ -310,6 +311,7 @@ void print(const BenchOptions &options, const hal::DeviceFacts &facts,
 
 Status benchStep(const BenchOptions &options, std::ostream &out) {
   runtime::EngineOptions engineOptions = options.engine;
+  engineOptions.measureOnly = true;
   if (engineOptions.cacheTokens == 0)
     engineOptions.cacheTokens =
         options.sequences * (options.context + 2 * plan::pageTokens);

@@ -14,9 +14,10 @@ namespace {
 /// Bytes of the memory behind `port` in the largest step of any program.
 Result<uint64_t> portBytes(const plan::Plan &plan, plan::Port port) {
   uint64_t largest = 0;
+  if (!plan.sampling && !plan::portAccess(port, /*sampling=*/false))
+    return largest; // Nobody reads it.
   for (const plan::Program &program : plan.programs) {
     std::vector<plan::Expr> shape;
-    Format format = Format::I32;
     switch (port) {
     case plan::Port::Ids:
     case plan::Port::Positions:
@@ -28,16 +29,21 @@ Result<uint64_t> portBytes(const plan::Plan &plan, plan::Port port) {
       shape = {program.maxSequences, plan.maxPages};
       break;
     case plan::Port::Outputs:
+    case plan::Port::TopK:
+    case plan::Port::Sampled:
       shape = {program.maxOutputs};
       break;
     case plan::Port::Logits:
       shape = {program.maxOutputs, plan.model.vocabSize};
-      format = Format::F32;
+      break;
+    case plan::Port::Sampling:
+      shape = {program.maxOutputs, int64_t(4)};
       break;
     }
     MLA_ASSIGN_OR_RETURN(
         uint64_t bytes,
-        plan::bufferBytes(format, shape, plan::bounds(plan, program)));
+        plan::bufferBytes(plan::portFormat(port), shape,
+                          plan::bounds(plan, program)));
     largest = std::max(largest, bytes);
   }
   return largest;
@@ -58,6 +64,20 @@ Result<int64_t> cachePages(const EngineOptions &options, int64_t context) {
   return std::max<int64_t>(count, 1);
 }
 
+/// Refuses a rank's share, unless its time is all that is asked for.
+Status checkShare(const plan::Share &share, bool measureOnly) {
+  std::string text = "this plan is rank " + std::to_string(share.rank) +
+                     " of " + std::to_string(share.ranks);
+  if (share.isWhole())
+    return {};
+  if (share.collectives == plan::Share::Collectives::Exchange)
+    return unsupported(text + " and exchanges rows with the others, which this "
+                              "runtime cannot do");
+  return measureOnly ? Status()
+                     : unsupported(text + " and exchanges nothing: it can be "
+                                          "benched, not run");
+}
+
 } // namespace
 
 Result<std::unique_ptr<Engine>>
@@ -66,6 +86,7 @@ Engine::load(const std::filesystem::path &folder,
   std::unique_ptr<Engine> engine(new Engine);
   MLA_ASSIGN_OR_RETURN(engine->thePlan, plan::read(folder));
   const plan::Plan &plan = engine->thePlan;
+  MLA_RETURN_IF_ERROR(checkShare(plan.share, options.measureOnly));
   MLA_ASSIGN_OR_RETURN(int64_t capacity,
                        cachePages(options, engine->contextLength()));
   MLA_ASSIGN_OR_RETURN(engine->pool, ThreadPool::create(options.threads));
@@ -112,7 +133,7 @@ Status Engine::allocate(int64_t capacity) {
         reinterpret_cast<uintptr_t>(ports[p]->host().data()))
       sent[p].resize(bytes); // Zeros, as allocated.
   }
-  uint64_t arena = 0;
+  uint64_t arena = thePlan.sampling ? thePlan.sampling->workspaceBytes : 0;
   for (const plan::Program &program : thePlan.programs)
     arena = std::max(arena, program.workspaceBytes);
   MLA_ASSIGN_OR_RETURN(
@@ -121,13 +142,19 @@ Status Engine::allocate(int64_t capacity) {
 
   for (const plan::Program &program : thePlan.programs)
     programs.emplace_back(thePlan, program, addresses);
-  for (const plan::Program &program : thePlan.programs) {
+  if (thePlan.sampling)
+    sampler.emplace(thePlan, *thePlan.sampling, addresses);
+  auto addCosts = [&](const plan::Program &program) {
     std::vector<LaunchCost> &list = costs.emplace_back();
     for (const plan::Launch &launch : program.launches)
       list.push_back({.program = program.name,
                       .kernel = thePlan.kernels[launch.kernel].name,
                       .origin = launch.origin});
-  }
+  };
+  for (const plan::Program &program : thePlan.programs)
+    addCosts(program);
+  if (thePlan.sampling)
+    addCosts(*thePlan.sampling);
   return {};
 }
 

@@ -119,6 +119,32 @@ void test_recall(const uint64_t *args, int64_t begin, int64_t end) {
     }
 }
 
+// (logits, sampling, top k, seen, sampled, vocab): the first of the largest at
+// temperature 0, else a number in which each parameter shows.
+void test_sample(const uint64_t *args, int64_t begin, int64_t end) {
+  const float *logits = pointer<const float>(args[0]);
+  const float *sampling = pointer<const float>(args[1]);
+  const int32_t *topK = pointer<const int32_t>(args[2]);
+  int32_t *seen = pointer<int32_t>(args[3]);
+  int32_t *sampled = pointer<int32_t>(args[4]);
+  int64_t vocab = scalar(args[5]);
+  for (int64_t o = begin; o < end; ++o) {
+    const float *row = logits + o * vocab, *s = sampling + o * 4;
+    int64_t best = 0;
+    bool bad = false;
+    for (int64_t v = 0; v < vocab; ++v) {
+      bad |= !(row[v] < INFINITY);
+      best = row[v] > row[best] ? v : best;
+    }
+    if (s[0] > 0)
+      best = (static_cast<int64_t>(s[3] * 100) + topK[o] * 3 +
+              static_cast<int64_t>(s[1] * 10) + static_cast<int64_t>(s[2] * 4)) %
+             vocab;
+    seen[o] = 1;
+    sampled[o] = bad ? -1 : static_cast<int32_t>(best);
+  }
+}
+
 // (y, outputs, experts, logits, vocab, width, experts' number)
 void test_head(const uint64_t *args, int64_t begin, int64_t end) {
   const float *y = pointer<const float>(args[0]);

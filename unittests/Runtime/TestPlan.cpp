@@ -206,6 +206,27 @@ void TestPlan::addLatentCache(Format format, float scale) {
   }
 }
 
+void TestPlan::addSampling() {
+  plan.kernels.push_back({"test_sample",
+                          {floatsIn, floatsIn, integers,
+                           buffer(Format::I32, Access::Write),
+                           buffer(Format::I32, Access::Write), scalar}});
+  plan::Program &p = plan.sampling.emplace();
+  p.name = "sample";
+  p.maxTokens = p.maxSequences = p.maxOutputs = 5;
+  p.workspaces = {{"seen", Format::I32, {Symbol::Tokens}, 0}};
+  p.workspaceBytes = 4096; // More than the programs have.
+  p.launches = {{static_cast<uint32_t>(plan.kernels.size() - 1),
+                 Symbol::Outputs,
+                 {{Port::Logits},
+                  {Port::Sampling},
+                  {Port::TopK},
+                  {plan::WorkspaceRef{0}},
+                  {Port::Sampled},
+                  {Expr(vocab)}},
+                 "sampling"}};
+}
+
 void TestPlan::addTokenizer() {
   plan.tokenizerFiles = {"tokenizer.json"};
   std::ofstream(folder() / "tokenizer.json") << R"({

@@ -224,13 +224,16 @@ void ProgramLowering::lowerMoE(MoEOp op) {
   RoutingAttr routing = op.getRouting();
   int64_t experts = weightType(op.getRouter()).getDim(0);
   std::string topk = text(routing.getTopk());
-  Value logits = workspace({"tokens", text(experts)}, Format::F32);
+  Value logits = inner(op.getResult(), ".logits", {"tokens", text(experts)},
+                       Format::F32);
   Input x =
       maxTokens() == 1 ? input(op.getX()) : Input{get(op.getX()), nullptr};
   lowerLinear(op, x, {op.getRouter()}, {logits}, {}, /*gated=*/false,
               /*exact=*/true);
-  Value indices = workspace({"tokens", topk}, Format::I32);
-  Value weights = workspace({"tokens", topk}, Format::F32);
+  Value indices =
+      inner(op.getResult(), ".experts", {"tokens", topk}, Format::I32);
+  Value weights =
+      inner(op.getResult(), ".weights", {"tokens", topk}, Format::F32);
   std::optional<Format> bias;
   SmallVector<Value> operands{logits};
   if (op.getBias()) {

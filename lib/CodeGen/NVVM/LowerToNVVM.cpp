@@ -435,6 +435,13 @@ struct LowerToNVVMPass : mla::impl::LowerToNVVMPassBase<LowerToNVVMPass> {
           failed(addProgram(step, kernels, *gpu, tokens, sequences, false)))
         return signalPassFailure();
     }
+    if (sampling) {
+      auto end = cast<func::ReturnOp>(step.getBody().front().getTerminator());
+      numLaunches += addSampling(
+          module, kernels, *gpu,
+          cast<RankedTensorType>(end.getOperand(0).getType()).getDimSize(1),
+          std::min(buckets.back(), maxOutputs));
+    }
     // Not launched by a step: benchmarks measure the memory with it.
     readCeiling({kernels, module.getLoc(), *gpu});
     eraseUnused(kernels);
