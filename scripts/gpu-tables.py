@@ -56,9 +56,17 @@ def compare(*paths):
         except (OSError, ValueError):
             print(f"{name}: no result")
             continue
-        worst = max(data["values"], key=lambda v: v["error"], default=None)
-        print(f"{name}: logits {data['logits']['error']:.1e}"
-              + (f", worst {worst['error']:.1e} {worst['name']}" if worst else ""))
+        def error(found):
+            value = found["relative_error"]
+            return float("inf") if value == "infinite" else value
+
+        worst = max(data["values"].items(), key=lambda v: error(v[1]), default=None)
+        choices = data["choices"]
+        others = len(choices["differ"]) - choices["ties"]
+        print(f"{name}: logits {error(data['logits']):.1e}"
+              + (f", {choices['ties']} ties of experts" if choices["ties"] else "")
+              + (f", {others} other choices of experts" if others else "")
+              + (f", worst {error(worst[1]):.1e} {worst[0]}" if worst else ""))
 
 
 def cublas(path):

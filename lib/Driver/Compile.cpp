@@ -59,8 +59,6 @@ private:
   llvm::Error runPasses(Stage stage);
   llvm::Error printModule();
   llvm::Error emit();
-  /// Who made the plan, and which rank's share of the model it is.
-  std::string producer() const;
   llvm::Error emitPlan(const std::filesystem::path &folder,
                        std::string &report);
   void timed(StringRef what);
@@ -180,6 +178,8 @@ llvm::Error Compilation::runPasses(Stage stage) {
   pipeline.maxPages =
       (config.maxPositions + plan::pageTokens - 1) / plan::pageTokens;
   pipeline.maxContext = config.maxPositions;
+  // A step function is there to be compared; its plan is the smaller one.
+  pipeline.sampling = options.model.extension() != ".mlir";
   pipeline.cacheFormat = cache.format;
   pipeline.cacheScales = cache.scales;
   PassManager pm(&context, ModuleOp::getOperationName());
@@ -204,18 +204,6 @@ llvm::Error Compilation::printModule() {
   llvm::raw_string_ostream stream(text);
   module->print(stream, flags);
   return toError(writeFileAtomically(options.output, text));
-}
-
-std::string Compilation::producer() const {
-  const PipelineOptions &pipeline = options.pipeline;
-  std::string text = options.producer;
-  if (pipeline.ranks > 1)
-    text += ", rank " + std::to_string(pipeline.rank) + " of " +
-            std::to_string(pipeline.ranks);
-  // Nobody should take what such a plan computes for the model's.
-  if (pipeline.localCollectives)
-    text += ", nothing is exchanged";
-  return text;
 }
 
 llvm::Error Compilation::emit() {
@@ -245,7 +233,11 @@ llvm::Error Compilation::emit() {
 llvm::Error Compilation::emitPlan(const std::filesystem::path &folder,
                                   std::string &report) {
   PlanOptions plan;
-  plan.producer = producer();
+  plan.producer = options.producer;
+  plan.share.ranks = options.pipeline.ranks;
+  plan.share.rank = options.pipeline.rank;
+  if (options.pipeline.localCollectives)
+    plan.share.collectives = plan::Share::Collectives::Local;
   plan.weights = options.noWeights       ? plan::Checkpoint::Kind::None
                  : options.syntheticSeed ? plan::Checkpoint::Kind::Synthetic
                                          : plan::Checkpoint::Kind::Safetensors;

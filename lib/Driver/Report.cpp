@@ -49,7 +49,8 @@ void mla::printReport(ModuleOp module, const ModelConfig &config,
       auto type = cast<CacheType>(cache.getType());
       cacheBytes +=
           type.getWidth() * elementBytes(type.getFormat()).value_or(0);
-    } else if (auto program = dyn_cast<ProgramOp>(op)) {
+    } else if (auto program = dyn_cast<ProgramOp>(op);
+               program && !program.getSampling()) {
       auto body = program.getBody().getOps<LaunchOp>();
       // Programs differ in their bounds, not in what they launch.
       launches = std::distance(body.begin(), body.end());

@@ -151,6 +151,7 @@ void mla::buildLowerPipeline(OpPassManager &pm,
     lower.maxSequences = options.maxSequences;
     lower.maxContext = options.maxContext;
     lower.activations = activations(options);
+    lower.sampling = options.sampling;
     pm.addPass(createLowerToNVVMPass(lower));
   } else {
     LowerToHostPassOptions lower;

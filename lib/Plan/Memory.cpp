@@ -12,9 +12,10 @@ namespace mla::plan {
 
 Result<uint64_t> portBytes(const Plan &plan, Port port) {
   uint64_t largest = 0;
+  if (!plan.sampling && !portAccess(port, /*sampling=*/false))
+    return largest; // Nobody reads it.
   for (const Program &program : plan.programs) {
     std::vector<Expr> shape;
-    Format format = Format::I32;
     switch (port) {
     case Port::Ids:
     case Port::Positions:
@@ -26,15 +27,20 @@ Result<uint64_t> portBytes(const Plan &plan, Port port) {
       shape = {program.maxSequences, plan.maxPages};
       break;
     case Port::Outputs:
+    case Port::TopK:
+    case Port::Sampled:
       shape = {program.maxOutputs};
       break;
     case Port::Logits:
       shape = {program.maxOutputs, plan.model.vocabSize};
-      format = Format::F32;
+      break;
+    case Port::Sampling:
+      shape = {program.maxOutputs, int64_t(4)};
       break;
     }
     MLA_ASSIGN_OR_RETURN(uint64_t bytes,
-                         bufferBytes(format, shape, bounds(plan, program)));
+                         bufferBytes(portFormat(port), shape,
+                                     bounds(plan, program)));
     largest = std::max(largest, bytes);
   }
   return largest;

@@ -18,9 +18,31 @@ namespace mla::plan {
 std::string_view portName(Port port) {
   constexpr std::array<std::string_view, portCount> names = {
       "ids",     "positions", "sequence", "page_table",
-      "outputs", "saturated", "logits"};
+      "outputs", "saturated", "logits",   "sampling",
+      "top_k",   "sampled"};
   size_t i = static_cast<size_t>(port);
   return i < portCount ? names[i] : "unknown";
+}
+
+Format portFormat(Port port) {
+  return port == Port::Logits || port == Port::Sampling ? Format::F32
+                                                        : Format::I32;
+}
+
+std::optional<Access> portAccess(Port port, bool sampling) {
+  switch (port) {
+  case Port::Logits:
+    return sampling ? Access::Read : Access::Write;
+  case Port::Sampling:
+  case Port::TopK:
+    return sampling ? std::optional(Access::Read) : std::nullopt;
+  case Port::Sampled:
+    return sampling ? std::optional(Access::Write) : std::nullopt;
+  case Port::Saturated:
+    return sampling ? std::nullopt : std::optional(Access::ReadWrite);
+  default:
+    return sampling ? std::nullopt : std::optional(Access::Read);
+  }
 }
 
 int64_t Weight::matrixColumns() const {

@@ -24,12 +24,16 @@ public:
   Result<Plan> run() {
     JsonValue root = document.root();
     MLA_RETURN_IF_ERROR(version(root["format"]));
+    JsonValue share = root["share"], sampling = root["sampling"];
     keys(root, {"format", "producer", "target", "model", "checkpoint",
                 "library", "tokenizer", "max_pages", "weights", "caches",
-                "kernels", "programs"});
+                "kernels", "programs", share.absent() ? "format" : "share",
+                sampling.absent() ? "format" : "sampling"});
     plan.producer = root["producer"].string();
     target(root["target"]);
     model(root["model"]);
+    if (!share.absent())
+      this->share(share);
     checkpoint(root["checkpoint"]);
     library(root["library"]);
     for (JsonValue v : root["tokenizer"].elements())
@@ -42,7 +46,9 @@ public:
     for (JsonValue v : root["kernels"].elements())
       kernel(v);
     for (JsonValue v : root["programs"].elements())
-      program(v);
+      plan.programs.push_back(program(v));
+    if (!sampling.absent())
+      plan.sampling = program(sampling);
     MLA_RETURN_IF_ERROR(document.status());
     MLA_RETURN_IF_ERROR(detail::verify(plan, document.name()));
     return std::move(plan);
@@ -181,6 +187,18 @@ private:
       c.files.push_back({f["name"].string(), size(f["size"]),
                          size(f["header_bytes"]), hash(f["header_hash"])});
     }
+  }
+
+  void share(JsonValue v) {
+    keys(v, {"ranks", "rank", "collectives"});
+    // A plan of the whole model has no share.
+    plan.share.ranks = v["ranks"].integer(2, maxInteger);
+    plan.share.rank = v["rank"].integer(0, maxInteger);
+    std::string collectives = v["collectives"].string();
+    if (collectives == "local")
+      plan.share.collectives = Share::Collectives::Local;
+    else if (collectives != "exchange" && v["collectives"].isString())
+      v["collectives"].fail("\"exchange\" or \"local\"");
   }
 
   bool placed() const {
@@ -385,7 +403,7 @@ private:
     return p;
   }
 
-  void program(JsonValue v) {
+  Program program(JsonValue v) {
     keys(v, {"name", "max_tokens", "max_sequences", "max_outputs",
              "workspace_bytes", "workspaces", "launches"});
     Program p;
@@ -418,7 +436,7 @@ private:
         launch.arguments.push_back(argument(a, workspaces));
       p.launches.push_back(std::move(launch));
     }
-    plan.programs.push_back(std::move(p));
+    return p;
   }
 
   Argument argument(JsonValue v, const Names &workspaces) {

@@ -99,6 +99,10 @@ std::string_view checkpointKindName(Checkpoint::Kind kind) {
   return "unknown";
 }
 
+std::string_view collectivesName(Share::Collectives collectives) {
+  return collectives == Share::Collectives::Local ? "local" : "exchange";
+}
+
 std::string_view layoutName(Layout layout) {
   switch (layout) {
   case Layout::Checkpoint:

@@ -24,6 +24,7 @@ private:
   // Verify.cpp: everything that stands outside programs.
   void target();
   void model();
+  void share();
   void checkpoint();
   void files();
   void weights();
@@ -50,12 +51,14 @@ private:
   struct ProgramState {
     const Program &program;
     std::string at;
+    bool sampling; ///< It is Plan::sampling.
     std::array<Point, 3> points;
     std::vector<Usage> usage;
-    bool logitsWritten = false;
+    bool resultWritten = false; ///< logits, or the ids sampled
   };
   void programs();
-  void program(size_t index);
+  void program(const Program &program, const std::string &at, bool sampling);
+  void sampling();
   void workspace(ProgramState &state, size_t index);
   void launch(ProgramState &state, size_t index);
   void argument(ProgramState &state, const Launch &launch, size_t launchIndex,

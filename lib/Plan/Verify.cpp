@@ -16,12 +16,14 @@ Status Verifier::run() {
   text(plan.producer, "/producer");
   target();
   model();
+  share();
   checkpoint();
   files();
   weights();
   caches();
   kernels();
   programs();
+  sampling();
   return count ? invalid(std::move(messages)) : Status();
 }
 
@@ -93,6 +95,16 @@ void Verifier::model() {
   for (size_t i = 0; i < m.eosTokens.size(); ++i)
     range(m.eosTokens[i], 0, m.vocabSize - 1,
           "/model/eos_tokens/" + std::to_string(i));
+}
+
+void Verifier::share() {
+  const Share &s = plan.share;
+  range(s.ranks, 1, maxRanks, "/share/ranks");
+  if (s.ranks >= 1)
+    range(s.rank, 0, s.ranks - 1, "/share/rank");
+  // plan.json has no place for it.
+  if (s.ranks == 1 && s.collectives != Share::Collectives::Exchange)
+    fail("/share/collectives", "expected several ranks, found one");
 }
 
 void Verifier::checkpoint() {

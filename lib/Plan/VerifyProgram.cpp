@@ -48,13 +48,27 @@ void Verifier::programs() {
                      ", " + std::to_string(p.maxSequences) + ", " +
                      std::to_string(p.maxOutputs));
     }
-    program(i);
+    program(p, at, /*sampling=*/false);
   }
 }
 
-void Verifier::program(size_t index) {
-  const Program &p = plan.programs[index];
-  std::string at = "/programs/" + std::to_string(index);
+void Verifier::sampling() {
+  if (!plan.sampling)
+    return;
+  const Program &p = *plan.sampling;
+  if (!isName(p.name))
+    fail("/sampling/name", "expected a name, found " + quote(p.name));
+  for (const Program &step : plan.programs)
+    if (step.maxOutputs > p.maxOutputs)
+      return fail("/sampling/max_outputs",
+                  "expected at least the " + std::to_string(step.maxOutputs) +
+                      " of program " + quote(step.name) + ", found " +
+                      std::to_string(p.maxOutputs));
+  program(p, "/sampling", /*sampling=*/true);
+}
+
+void Verifier::program(const Program &p, const std::string &at,
+                       bool sampling) {
   size_t before = count;
   range(p.maxTokens, 1, maxStep, at + "/max_tokens");
   if (p.maxTokens >= 1) {
@@ -68,7 +82,7 @@ void Verifier::program(size_t index) {
   if (count != before || plan.maxPages < 1 || plan.maxPages > maxSequencePages)
     return; // Nothing can be evaluated.
 
-  ProgramState state{p, at, {}, {}};
+  ProgramState state{p, at, sampling, {}, {}};
   state.points[0] = {"the bounds", bounds(plan, p)};
   state.points[1] = {"the smallest step", smallestStep()};
   state.points[2] = {"the bounds and the largest cache", bounds(plan, p)};
@@ -84,9 +98,10 @@ void Verifier::program(size_t index) {
   for (size_t i = 0; i < p.launches.size(); ++i)
     launch(state, i);
   overlaps(state);
-  if (!state.logitsWritten)
-    fail(at + "/launches", "expected a launch that writes the port logits, "
-                           "found none");
+  if (!state.resultWritten)
+    fail(at + "/launches",
+         std::string("expected a launch that writes the port ") +
+             (sampling ? "sampled" : "logits") + ", found none");
 }
 
 void Verifier::workspace(ProgramState &state, size_t index) {
@@ -255,19 +270,19 @@ void Verifier::argument(ProgramState &state, const Launch &launch,
     if (static_cast<size_t>(*port) >= portCount)
       return outOfRange("port", portCount, static_cast<uint32_t>(*port));
     std::string what = "port " + std::string(portName(*port));
-    bool isLogits = *port == Port::Logits;
-    if (!fits(Parameter::Kind::Buffer, isLogits ? Format::F32 : Format::I32,
-              what))
+    if (!fits(Parameter::Kind::Buffer, portFormat(*port), what))
       return;
-    Access usual = isLogits                    ? Access::Write
-                   : *port == Port::Saturated ? Access::ReadWrite
-                                              : Access::Read;
-    if (parameter.access != usual)
-      complain(what + (isLogits                    ? " to be only written"
+    std::optional<Access> usual = portAccess(*port, state.sampling);
+    if (!usual)
+      return complain(state.sampling ? "a port of sampling" : "a port of a step",
+                      what);
+    if (parameter.access != *usual)
+      complain(what + (usual == Access::Write       ? " to be only written"
                        : usual == Access::ReadWrite ? " to be read and written"
                                                     : " to be only read"),
                "\"" + parameterText(parameter) + "\"");
-    state.logitsWritten |= isLogits && writes(parameter.access);
+    state.resultWritten |= *port == (state.sampling ? Port::Sampled : Port::Logits) &&
+                           writes(parameter.access);
   }
 }
 

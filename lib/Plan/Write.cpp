@@ -324,6 +324,11 @@ Json toJson(const Plan &plan) {
                    {"features", plan.target.features},
                    {"kernel_abi", plan.target.kernelAbi}};
   out["model"] = toJson(plan.model);
+  if (!plan.share.isWhole())
+    out["share"] = {{"ranks", plan.share.ranks},
+                    {"rank", plan.share.rank},
+                    {"collectives",
+                     detail::collectivesName(plan.share.collectives)}};
   out["checkpoint"] = toJson(plan.checkpoint);
   out["library"] = {{"file", plan.library}, {"hash", hex(plan.libraryHash)}};
   if (!plan.binary.empty()) {
@@ -362,6 +367,8 @@ Json toJson(const Plan &plan) {
   Json &programs = out["programs"] = Json::array();
   for (const Program &p : plan.programs)
     programs.push_back(toJson(plan, p));
+  if (plan.sampling)
+    out["sampling"] = toJson(plan, *plan.sampling);
   return out;
 }
 

@@ -22,7 +22,7 @@ struct Samples {
 
 /// One round: prefill and all decode steps.
 Status measureRound(runtime::Engine &engine, const BenchOptions &options,
-                    Samples &samples) {
+                    bool onDevice, Samples &samples) {
   int64_t vocab = engine.plan().model.vocabSize;
   std::vector<runtime::Sequence> sequences;
   std::vector<std::vector<int32_t>> texts;
@@ -38,8 +38,7 @@ Status measureRound(runtime::Engine &engine, const BenchOptions &options,
                  std::span(texts[s]).subspan(static_cast<size_t>(begin),
                                              static_cast<size_t>(count))};
     Stopwatch watch;
-    MLA_ASSIGN_OR_RETURN([[maybe_unused]] runtime::Logits logits,
-                         engine.step(step));
+    MLA_RETURN_IF_ERROR(stepAndChoose(engine, step, onDevice));
     return watch.seconds();
   };
   MLA_ASSIGN_OR_RETURN(double prefill, run(0, options.promptTokens));
@@ -99,16 +98,19 @@ Status bench(const BenchOptions &options, std::ostream &out) {
   if (!options.steps.empty())
     return benchStep(options, out);
   runtime::EngineOptions engineOptions = options.engine;
+  engineOptions.measureOnly = true;
   if (engineOptions.cacheTokens == 0)
     engineOptions.cacheTokens =
         options.sequences *
         (options.promptTokens + options.decodeTokens + plan::pageTokens);
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> engine,
                        runtime::Engine::load(options.plan, engineOptions));
+  MLA_ASSIGN_OR_RETURN(bool onDevice,
+                       samplesOnDevice(*engine, options.sampleOn));
   Samples warmUp, samples;
-  MLA_RETURN_IF_ERROR(measureRound(*engine, options, warmUp));
+  MLA_RETURN_IF_ERROR(measureRound(*engine, options, onDevice, warmUp));
   for (int64_t i = 0; i < options.repeat; ++i)
-    MLA_RETURN_IF_ERROR(measureRound(*engine, options, samples));
+    MLA_RETURN_IF_ERROR(measureRound(*engine, options, onDevice, samples));
 
   double prefill = median(samples.prefill);
   double decode = median(samples.decode);
@@ -122,6 +124,7 @@ Status bench(const BenchOptions &options, std::ostream &out) {
         {"target", engine->plan().target.name},
         {"cpu", engine->plan().target.cpu},
         {"threads", engine->threads().size()},
+        {"tokens_chosen_on_device", onDevice},
         {"sequences", options.sequences},
         {"prompt_tokens", options.promptTokens},
         {"decode_tokens", options.decodeTokens},
@@ -143,7 +146,8 @@ Status bench(const BenchOptions &options, std::ostream &out) {
         << formatNumber(decode * 1e3, 3) << " ms, "
         << formatNumber(decodeRate, 1) << " tokens/s (median of "
         << samples.decode.size() << " steps, " << engine->threads().size()
-        << " threads)\n";
+        << " threads" << (onDevice ? ", tokens chosen on the device" : "")
+        << ")\n";
   }
   if (options.engine.profile)
     printProfile(engine->profile(), out);

@@ -192,14 +192,15 @@ Result<StepCost> measureStep(runtime::Engine &engine,
                         s * static_cast<size_t>(setting.tokens),
                         static_cast<size_t>(setting.tokens))});
   StepCost cost;
+  MLA_ASSIGN_OR_RETURN(bool onDevice,
+                       samplesOnDevice(engine, options.sampleOn));
   // Whole steps, with what the host does for them. The first launches, the
   // second records.
   constexpr int64_t warmUp = 3;
   std::vector<double> wall;
   for (int64_t i = 0; i < warmUp + options.decodeTokens; ++i) {
     Stopwatch watch;
-    MLA_ASSIGN_OR_RETURN([[maybe_unused]] runtime::Logits logits,
-                         engine.step(step));
+    MLA_RETURN_IF_ERROR(stepAndChoose(engine, step, onDevice));
     if (i >= warmUp)
       wall.push_back(watch.seconds());
     for (runtime::Sequence &sequence : sequences)
@@ -318,6 +319,7 @@ void print(const BenchSetting &setting, const hal::DeviceFacts &facts,
 
 Status benchStep(const BenchOptions &options, std::ostream &out) {
   runtime::EngineOptions engineOptions = options.engine;
+  engineOptions.measureOnly = true;
   if (engineOptions.cacheTokens == 0)
     for (const BenchSetting &step : options.steps)
       engineOptions.cacheTokens = std::max(

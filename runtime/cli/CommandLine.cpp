@@ -9,6 +9,7 @@
 #include <functional>
 #include <iostream>
 #include <iterator>
+#include <map>
 
 namespace mla::cli {
 namespace {
@@ -59,6 +60,16 @@ CLI::Option *number(CLI::App *app, const char *name, T &value,
   return app->add_option(name, value, help)->type_name("N");
 }
 
+CLI::Option *addSampleOn(CLI::App *app, SampleOn &where, const char *help) {
+  static const std::map<std::string, SampleOn> names = {
+      {"auto", SampleOn::Auto},
+      {"device", SampleOn::Device},
+      {"host", SampleOn::Host}};
+  return app->add_option("--sample-on", where, help)
+      ->transform(CLI::CheckedTransformer(names).description(""))
+      ->type_name("WHERE");
+}
+
 void addGenerate(CLI::App &app, Action &action) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App *sub = app.add_subcommand("generate", "Continue a text");
@@ -93,6 +104,10 @@ void addGenerate(CLI::App &app, Action &action) {
       number(sub, "--seed", options->seed, "Start of the random numbers")};
   number(sub, "--repetition-penalty", options->repetitionPenalty,
          "Makes tokens that occurred before less likely; 1 does nothing")
+      ->group(group);
+  addSampleOn(sub, options->sampleOn,
+              "device (the plan's own kernels), host, or auto: the device if "
+              "the plan can, without a repetition penalty (the default)")
       ->group(group);
   CLI::Option *greedy = sub->add_flag("--greedy", options->greedy,
                                       "Take the likeliest token (the default)")
@@ -218,6 +233,9 @@ void addBench(CLI::App &app, Action &action) {
       ->capture_default_str();
   auto context = std::make_shared<int64_t>(0);
   auto settings = std::make_shared<std::vector<std::string>>();
+  addSampleOn(sub, options->sampleOn,
+              "device: steps choose the likeliest token; host: steps end with "
+              "the logits; auto: the device if the plan can (the default)");
   CLI::Option *contextOption =
       number(sub, "--context", *context,
              "Measure a decode step at this context, and each of its kernels; "

@@ -26,6 +26,13 @@ struct PlanOptions {
   runtime::EngineOptions engine = {};
 };
 
+/// Where tokens are chosen.
+enum class SampleOn {
+  Auto,   ///< On the device if the plan can, and if nothing else is asked for.
+  Device, ///< Unsupported if the plan cannot.
+  Host
+};
+
 struct GenerateOptions : PlanOptions {
   std::string prompt;
   std::string ids; ///< "1,2,3", instead of a prompt.
@@ -40,6 +47,7 @@ struct GenerateOptions : PlanOptions {
   std::optional<float> minP;
   std::optional<uint64_t> seed;
   float repetitionPenalty = 1.0F;
+  SampleOn sampleOn = SampleOn::Auto;
 };
 /// Continues a prompt, token by token, until an end token, maxTokens, or the
 /// end of the model's context.
@@ -107,6 +115,9 @@ struct BenchOptions : PlanOptions {
   /// If there are any: no prefill, but each of these, kernel by kernel.
   std::vector<BenchSetting> steps;
   int kernelRepeats = 20; ///< Runs of each kernel to take the median of.
+  /// On the device the likeliest token is chosen in every step. On the host none
+  /// is: a step ends when the logits are there.
+  SampleOn sampleOn = SampleOn::Auto;
   bool json = false;
   std::filesystem::path jsonFile; ///< With steps: JSON goes there too.
 };

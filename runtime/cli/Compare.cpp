@@ -3,10 +3,12 @@
 // Part of mla. Two plans of one model run the same steps, and every value that
 // both have a name for is compared as the launch that wrote it leaves it. Where
 // a kernel first goes wrong is then the value with a large error whose inputs
-// have small ones.
+// have small ones. Where a tie between experts falls the other way, the second
+// plan goes on with the first one's choice, so that what follows is comparable.
 //
 //===----------------------------------------------------------------------===//
 #include "mla/Support/Json.h"
+#include "runtime/cli/Choices.h"
 #include "runtime/cli/Commands.h"
 #include "runtime/cli/Support.h"
 #include "runtime/tokenizer/Tokenizer.h"
@@ -38,6 +40,13 @@ struct Report {
   std::map<std::string, std::string> otherSizes;
   Finding logits;
   int64_t steps = 0;
+  int64_t choices = 0; ///< Compared, one a token and router.
+  std::vector<ChoiceDifference> otherChoices;
+
+  int64_t count(ChoiceDifference::Kind kind) const {
+    return std::count_if(otherChoices.begin(), otherChoices.end(),
+                         [&](const auto &d) { return d.kind == kind; });
+  }
 };
 
 int64_t countNotFinite(std::span<const float> values) {
@@ -76,6 +85,11 @@ bool isScratch(std::string_view name) {
                      [](char c) { return c >= '0' && c <= '9'; });
 }
 
+bool hasValue(const plan::Program &program, std::string_view name) {
+  return std::any_of(program.workspaces.begin(), program.workspaces.end(),
+                     [&](const auto &w) { return w.name == name; });
+}
+
 /// The workspaces that `launch` is the last to write.
 std::vector<size_t> lastWritten(const plan::Plan &plan,
                                 const plan::Program &program, size_t launch) {
@@ -99,23 +113,34 @@ std::vector<size_t> lastWritten(const plan::Plan &plan,
   return result;
 }
 
-/// Calls `take` with each named value of a step, right after it is complete.
-template <typename Take>
-runtime::Engine::Observer observerOf(runtime::Engine &engine, Take take) {
+/// Calls `take` with each named value of a step, right after it is complete, but
+/// `takeChoices` with what a router leaves.
+template <typename Take, typename TakeChoices>
+runtime::Engine::Observer observerOf(runtime::Engine &engine, Take take,
+                                     TakeChoices takeChoices) {
   // Which launch completes what, by program.
   auto known = std::make_shared<
       std::map<const plan::Program *, std::vector<std::vector<size_t>>>>();
-  return [&engine, take, known](const plan::Program &program,
+  return [&engine, take, takeChoices, known](const plan::Program &program,
                                 const plan::SymbolValues &symbols,
                                 size_t launch) -> Status {
     std::vector<std::vector<size_t>> &written = (*known)[&program];
     if (written.empty())
       for (size_t l = 0; l < program.launches.size(); ++l)
         written.push_back(lastWritten(engine.plan(), program, l));
+    MLA_ASSIGN_OR_RETURN(std::optional<Choices> choices,
+                         readChoices(engine, program, symbols, launch));
+    if (choices && isScratch(choices->name))
+      choices.reset();
+    if (choices)
+      MLA_RETURN_IF_ERROR(takeChoices(program, launch, *choices));
     for (size_t w : written[launch]) {
+      if (choices &&
+          (w == choices->indicesSpace || w == choices->weightsSpace))
+        continue;
       MLA_ASSIGN_OR_RETURN(std::vector<float> values,
                            engine.readWorkspace(program, w, symbols));
-      take(program, launch, program.workspaces[w].name, std::move(values));
+      MLA_RETURN_IF_ERROR(take(program, launch, w, std::move(values)));
     }
     return {};
   };
@@ -136,6 +161,54 @@ Result<std::vector<int32_t>> idsOf(const CompareOptions &options,
   MLA_ASSIGN_OR_RETURN(std::string text, readFile(options.ids, maxIdsBytes));
   std::replace(text.begin(), text.end(), '\n', ' ');
   return parseIds(text);
+}
+
+/// Compares what a router of the second plan left with `a`, what the first one's
+/// did. Weights are compared expert by expert, since the order of a token's is
+/// nobody's business. Where the choice is a tie, the second plan gets the first
+/// one's.
+Status compareChoices(const Choices &a, const Choices &b,
+                      const plan::Program &program, runtime::Engine &second,
+                      double tolerance, int64_t firstToken, Report &report,
+                      Finding &finding) {
+  auto topk = static_cast<size_t>(a.routing.topk);
+  for (ChoiceDifference &d : differences(a, b, tolerance)) {
+    bool tie = d.kind == ChoiceDifference::Kind::Tie;
+    if (tie && !b.indicesSpace) {
+      // The experts' kernels choose by themselves: by the first plan's logits.
+      std::span<const float> row = a.logitsOf(d.token);
+      MLA_RETURN_IF_ERROR(second.writeWorkspace(
+          program, b.logitsSpace,
+          static_cast<size_t>(d.token) * row.size() * sizeof(float),
+          std::as_bytes(row)));
+    } else if (tie) {
+      auto at = static_cast<size_t>(d.token) * topk;
+      std::vector<int32_t> ids(a.indices.begin() + static_cast<ptrdiff_t>(at),
+                               a.indices.begin() +
+                                   static_cast<ptrdiff_t>(at + topk));
+      MLA_RETURN_IF_ERROR(second.writeWorkspace(
+          program, *b.indicesSpace, at * sizeof(int32_t),
+          std::as_bytes(std::span(ids))));
+      MLA_RETURN_IF_ERROR(second.writeWorkspace(
+          program, *b.weightsSpace, at * sizeof(float),
+          std::as_bytes(std::span(a.weights).subspan(at, topk))));
+    }
+    d.step = report.steps;
+    d.token += firstToken;
+    report.otherChoices.push_back(std::move(d));
+  }
+  report.choices += a.tokens();
+  if (b.weights.empty())
+    return {};
+  std::vector<float> x, y;
+  for (size_t i = 0; i < a.indices.size(); ++i)
+    for (size_t j = i / topk * topk; j < (i / topk + 1) * topk; ++j)
+      if (a.indices[i] == b.indices[j]) {
+        x.push_back(a.weights[i]);
+        y.push_back(b.weights[j]);
+      }
+  compareValues(x, y, report.steps, finding);
+  return {};
 }
 
 /// Tokens that each plan takes in one run.
@@ -172,6 +245,20 @@ void print(const CompareOptions &options, const Report &report,
     for (const auto &[name, finding] : order)
       values[name] = toJson(finding);
     json["other_sizes"] = report.otherSizes;
+    nlohmann::ordered_json differ = nlohmann::ordered_json::array();
+    for (const ChoiceDifference &d : report.otherChoices)
+      differ.push_back({{"router", d.name},
+                        {"step", d.step},
+                        {"token", d.token},
+                        {"kind", kindName(d.kind)},
+                        {"first", d.first},
+                        {"other", d.other},
+                        {"gap", d.gap},
+                        {"logits_error", d.logitsError}});
+    json["choices"] = {
+        {"compared", report.choices},
+        {"ties", report.count(ChoiceDifference::Kind::Tie)},
+        {"differ", std::move(differ)}};
     out << json.dump(2) << "\n";
     return;
   }
@@ -202,6 +289,15 @@ void print(const CompareOptions &options, const Report &report,
     out << "  and " << bad.size() - shown << " more\n";
   for (const auto &[name, why] : report.otherSizes)
     out << "not compared: " << name << ": " << why << "\n";
+  if (!report.otherChoices.empty())
+    out << report.otherChoices.size() << " of " << report.choices
+        << " choices of experts differ, "
+        << report.count(ChoiceDifference::Kind::Tie)
+        << " of them ties, where the second plan went on with the first one's:\n";
+  for (size_t i = 0; i < std::min(shown, report.otherChoices.size()); ++i)
+    out << describe(report.otherChoices[i]) << "\n";
+  if (report.otherChoices.size() > shown)
+    out << "  and " << report.otherChoices.size() - shown << " more\n";
   std::snprintf(line, sizeof line, "logits  %.3e  (step %lld)\n",
                 report.logits.error,
                 static_cast<long long>(report.logits.step));
@@ -216,38 +312,84 @@ Status runSteps(const CompareOptions &options, runtime::Engine &first,
     return invalid("there are no tokens to compare with");
   // What the first plan computed in this step.
   std::map<std::string, std::vector<float>> values;
+  std::map<std::string, Choices> choices;
+  size_t done = 0; // Tokens before this step.
   first.observe(observerOf(
-      first, [&](const plan::Program &, size_t, const std::string &name,
-                 std::vector<float> read) { values[name] = std::move(read); }));
+      first,
+      [&](const plan::Program &program, size_t, size_t workspace,
+          std::vector<float> read) -> Status {
+        values[program.workspaces[workspace].name] = std::move(read);
+        return {};
+      },
+      [&](const plan::Program &, size_t, Choices &read) -> Status {
+        std::string name = read.name;
+        choices[std::move(name)] = std::move(read);
+        return {};
+      }));
+  auto findingOf = [&](const std::string &name, const plan::Program &program,
+                       size_t launch) -> Finding & {
+    Finding &finding = report.values[name];
+    finding.place = launch;
+    finding.kernel =
+        second.plan().kernels[program.launches[launch].kernel].name;
+    return finding;
+  };
   second.observe(observerOf(
-      second, [&](const plan::Program &program, size_t launch,
-                  const std::string &name, std::vector<float> read) {
+      second,
+      [&](const plan::Program &program, size_t launch, size_t workspace,
+          std::vector<float> read) -> Status {
+        const std::string &name = program.workspaces[workspace].name;
         auto known = values.find(name);
         if (known == values.end())
-          return;
+          return {};
         if (known->second.size() != read.size()) {
           report.otherSizes[name] = std::to_string(known->second.size()) +
                                     " and " + std::to_string(read.size()) +
                                     " elements";
-          return;
+          return {};
         }
-        Finding &finding = report.values[name];
-        finding.place = launch;
-        finding.kernel =
-            second.plan().kernels[program.launches[launch].kernel].name;
+        Finding &finding = findingOf(name, program, launch);
         compareValues(known->second, read, report.steps, finding);
+        // Logits by which the experts' kernels will choose: now is the time.
+        std::string_view router = name;
+        constexpr std::string_view suffix = ".logits";
+        if (!router.ends_with(suffix))
+          return {};
+        router.remove_suffix(suffix.size());
+        auto choice = choices.find(std::string(router) + ".experts");
+        if (choice == choices.end() || hasValue(program, choice->first))
+          return {};
+        return compareChoices(
+            choice->second,
+            choicesFrom(choice->second, std::move(read), workspace), program,
+            second, options.tolerance, static_cast<int64_t>(done), report,
+            finding);
+      },
+      [&](const plan::Program &program, size_t launch,
+          const Choices &read) -> Status {
+        auto known = choices.find(read.name);
+        if (known == choices.end() ||
+            known->second.indices.size() != read.indices.size() ||
+            known->second.logits.size() != read.logits.size())
+          return {};
+        return compareChoices(
+            known->second, read, program, second, options.tolerance,
+            static_cast<int64_t>(done), report,
+            findingOf(program.workspaces[*read.weightsSpace].name, program,
+                      launch));
       }));
 
   runtime::Sequence a = first.newSequence(), b = second.newSequence();
   int64_t chunk =
       std::min(largestRun(first.plan()), largestRun(second.plan()));
-  size_t prompt = ids.size(), done = 0;
+  size_t prompt = ids.size();
   while (done < prompt + static_cast<size_t>(options.decode)) {
     size_t count = done < prompt ? std::min(prompt - done,
                                             static_cast<size_t>(chunk))
                                  : 1;
     std::span<const int32_t> now = std::span(ids).subspan(done, count);
     values.clear();
+    choices.clear();
     if (options.poison) {
       MLA_RETURN_IF_ERROR(first.poisonWorkspace());
       MLA_RETURN_IF_ERROR(second.poisonWorkspace());
@@ -290,6 +432,14 @@ Status compare(const CompareOptions &options, std::ostream &out) {
   if (report.steps > 0 || !report.values.empty())
     print(options, report, out); // After an error, what was seen before it.
   MLA_RETURN_IF_ERROR(status);
+  for (ChoiceDifference::Kind kind :
+       {ChoiceDifference::Kind::Wrong, ChoiceDifference::Kind::Logits})
+    if (int64_t count = report.count(kind))
+      return invalid(std::to_string(count) + " choices of experts differ: " +
+                     (kind == ChoiceDifference::Kind::Wrong
+                          ? "they are not what their logits call for"
+                          : "their logits differ by more than " +
+                                formatNumber(options.tolerance, 6)));
   if (!(report.logits.error <= options.tolerance))
     return invalid("the logits differ by " +
                    formatNumber(report.logits.error, 6) + " (relative), more "

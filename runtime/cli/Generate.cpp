@@ -58,6 +58,52 @@ private:
   const char *separator = "";
 };
 
+/// Does steps of one sequence and chooses the token that follows each.
+class Chooser {
+public:
+  Chooser(runtime::Engine &engine, const SamplerOptions &options, bool onDevice)
+      : engine(engine), options(options), sampler(options), onDevice(onDevice) {
+  }
+
+  /// `history` is the sequence with `ids`, its new tokens; `generated` is for
+  /// messages.
+  Result<int32_t> next(runtime::Sequence &sequence,
+                       std::span<const int32_t> ids,
+                       std::span<const int32_t> history, int64_t generated) {
+    runtime::StepSequence step = {&sequence, ids};
+    if (!onDevice) {
+      MLA_ASSIGN_OR_RETURN(runtime::Logits logits, engine.step({&step, 1}));
+      return sampler.sample(logits.row(0), history, generated);
+    }
+    runtime::Sampling sampling = {options.temperature, options.topK,
+                                  options.topP, options.minP, 0};
+    // The numbers that the host would draw, but never rounded up to 1.
+    if (options.temperature > 0)
+      sampling.uniform =
+          std::min(static_cast<float>(sampler.uniform()), 0x1.fffffep-1F);
+    MLA_ASSIGN_OR_RETURN(std::vector<int32_t> chosen,
+                         engine.stepAndSample({&step, 1}, {&sampling, 1}));
+    return chosen[0];
+  }
+
+private:
+  runtime::Engine &engine;
+  const SamplerOptions &options;
+  Sampler sampler;
+  bool onDevice;
+};
+
+/// The kernels know no repetition penalty: then the host chooses.
+Result<bool> onDevice(const GenerateOptions &options,
+                      const runtime::Engine &engine) {
+  if (options.repetitionPenalty == 1.0F)
+    return samplesOnDevice(engine, options.sampleOn);
+  if (options.sampleOn == SampleOn::Device)
+    return unsupported("--sample-on device: a repetition penalty is applied on "
+                       "the host");
+  return false;
+}
+
 void report(std::ostream &err, const char *what, int64_t tokens,
             double seconds) {
   err << what << ": " << tokens << " tokens in " << formatNumber(seconds, 3)
@@ -94,7 +140,8 @@ Status generate(GenerateOptions options, std::ostream &out, std::ostream &err) {
   std::vector<int64_t> ends;
   if (!options.ignoreEos)
     ends = engine->plan().model.eosTokens;
-  Sampler sampler(sampling);
+  MLA_ASSIGN_OR_RETURN(bool device, onDevice(options, *engine));
+  Chooser chooser(*engine, sampling, device);
   TokenPrinter printer(out, options.printIds ? nullptr : tokenizer.get());
   runtime::Sequence sequence = engine->newSequence();
   std::vector<int32_t> next = history;
@@ -102,14 +149,12 @@ Status generate(GenerateOptions options, std::ostream &out, std::ostream &err) {
   double prefillSeconds = 0;
   Stopwatch watch;
   while (true) {
-    runtime::StepSequence step = {&sequence, next};
-    MLA_ASSIGN_OR_RETURN(runtime::Logits logits, engine->step({&step, 1}));
+    MLA_ASSIGN_OR_RETURN(int32_t id,
+                         chooser.next(sequence, next, history, generated));
     if (generated == 0) {
       prefillSeconds = watch.seconds();
       watch = {};
     }
-    MLA_ASSIGN_OR_RETURN(int32_t id,
-                         sampler.sample(logits.row(0), history, generated));
     if (std::find(ends.begin(), ends.end(), id) != ends.end())
       break;
     ++generated;

@@ -92,6 +92,12 @@ Status inspectPlan(const InspectOptions &options, std::ostream &out) {
       << plan.model.layers << " layers, hidden size " << plan.model.hiddenSize
       << ", vocabulary " << plan.model.vocabSize << ", context "
       << plan.model.maxPositions << "\n";
+  if (!plan.share.isWhole())
+    out << "share        rank " << plan.share.rank << " of "
+        << plan.share.ranks
+        << (plan.share.collectives == plan::Share::Collectives::Local
+                ? "; nothing is exchanged: it can be benched, not run\n"
+                : "\n");
   printCheckpoint(plan.checkpoint, out);
   printWeights(plan, out);
   MLA_ASSIGN_OR_RETURN(plan::MemoryBytes memory, plan::memoryBytes(plan));
@@ -110,6 +116,14 @@ Status inspectPlan(const InspectOptions &options, std::ostream &out) {
         << "\n";
     if (options.launches)
       printLaunches(plan, program, out);
+  }
+  if (plan.sampling) {
+    out << "sampling     on the device, up to " << plan.sampling->maxOutputs
+        << " rows of logits; " << plan.sampling->launches.size()
+        << " launches, workspace "
+        << formatBytes(plan.sampling->workspaceBytes) << "\n";
+    if (options.launches)
+      printLaunches(plan, *plan.sampling, out);
   }
   return {};
 }

@@ -91,6 +91,23 @@ Status writeSafetensors(const std::filesystem::path &path,
   return status;
 }
 
+Result<bool> samplesOnDevice(const runtime::Engine &engine, SampleOn where) {
+  if (where == SampleOn::Device && !engine.canSample())
+    return unsupported("--sample-on device: the plan for " +
+                       engine.plan().target.name +
+                       " does not choose tokens on its device");
+  return where != SampleOn::Host && engine.canSample();
+}
+
+Status stepAndChoose(runtime::Engine &engine,
+                     std::span<const runtime::StepSequence> sequences,
+                     bool onDevice) {
+  if (!onDevice)
+    return engine.step(sequences).status();
+  std::vector<runtime::Sampling> greedy(sequences.size());
+  return engine.stepAndSample(sequences, greedy).status();
+}
+
 void reportSaturation(const runtime::Engine &engine, std::ostream &err) {
   if (int64_t values = engine.saturatedValues())
     err << "warning: " << values

@@ -7,6 +7,7 @@
 #define MLA_RUNTIME_CLI_SUPPORT_H
 
 #include "mla/Support/Status.h"
+#include "runtime/cli/Commands.h"
 #include "runtime/executor/Engine.h"
 #include <chrono>
 #include <cstdint>
@@ -56,6 +57,16 @@ struct NamedMatrix {
 /// never a torn file. Io, with the path.
 Status writeSafetensors(const std::filesystem::path &path,
                         std::span<const NamedMatrix> matrices);
+
+/// Whether tokens are to be chosen on the device. Unsupported if that was asked
+/// for and the plan does not.
+Result<bool> samplesOnDevice(const runtime::Engine &engine, SampleOn where);
+
+/// A step that ends with the likeliest token of each sequence, or, if not
+/// `onDevice`, with the logits; for measurements.
+Status stepAndChoose(runtime::Engine &engine,
+                     std::span<const runtime::StepSequence> sequences,
+                     bool onDevice);
 
 /// A warning if values did not fit an FP8 cache, with what helps.
 void reportSaturation(const runtime::Engine &engine, std::ostream &err);

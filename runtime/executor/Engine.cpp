@@ -27,9 +27,43 @@ bool allFinite(std::span<const float> values) {
   return bad == 0;
 }
 
+/// Of the logits after token `i` of a piece.
+Status notFinite(const Piece &piece, int64_t i,
+                 std::span<const int64_t> lengths) {
+  return numericError(
+      "the logits of sequence " + std::to_string(piece.sequence) +
+      " at position " +
+      std::to_string(lengths[piece.sequence] + piece.begin + i) +
+      " have NaN or infinite values");
+}
+
 } // namespace
 
 Result<Logits> Engine::step(std::span<const StepSequence> sequences) {
+  std::vector<int32_t> none;
+  return doStep(sequences, nullptr, none);
+}
+
+Result<std::vector<int32_t>>
+Engine::stepAndSample(std::span<const StepSequence> sequences,
+                      std::span<const Sampling> sampling) {
+  if (!canSample())
+    return unsupported("the plan does not choose tokens on its device");
+  if (sampling.size() != sequences.size() ||
+      std::any_of(sequences.begin(), sequences.end(), [](const auto &s) {
+        return s.logits != LogitsFor::Last;
+      }))
+    return invalid("a token can be chosen after the last one of each sequence, "
+                   "and only there");
+  std::vector<int32_t> sampled;
+  MLA_ASSIGN_OR_RETURN([[maybe_unused]] Logits logits,
+                       doStep(sequences, sampling.data(), sampled));
+  return sampled;
+}
+
+Result<Logits> Engine::doStep(std::span<const StepSequence> sequences,
+                              const Sampling *sampling,
+                              std::vector<int32_t> &sampled) {
   ++steps;
   std::string context = "step " + std::to_string(steps);
   if (Status status = checkStep(sequences); !status.ok())
@@ -37,7 +71,7 @@ Result<Logits> Engine::step(std::span<const StepSequence> sequences) {
   std::vector<int64_t> lengths;
   for (const StepSequence &s : sequences)
     lengths.push_back(s.sequence->length());
-  Result<Logits> result = runStep(sequences, lengths);
+  Result<Logits> result = runStep(sequences, lengths, sampling, sampled);
   if (result.ok())
     return result;
   for (size_t i = 0; i < sequences.size(); ++i)
@@ -72,7 +106,9 @@ Status Engine::checkStep(std::span<const StepSequence> sequences) const {
 }
 
 Result<Logits> Engine::runStep(std::span<const StepSequence> sequences,
-                               std::span<const int64_t> lengths) {
+                               std::span<const int64_t> lengths,
+                               const Sampling *sampling,
+                               std::vector<int32_t> &sampled) {
   std::vector<SequenceTokens> wanted;
   for (const StepSequence &s : sequences)
     wanted.push_back({static_cast<int64_t>(s.ids.size()), s.logits});
@@ -84,9 +120,16 @@ Result<Logits> Engine::runStep(std::span<const StepSequence> sequences,
   int64_t vocab = thePlan.model.vocabSize;
   gathered.clear();
   for (const ProgramRun &run : runs) {
+    bool sample = sampling && run.outputs > 0;
+    if (sample)
+      fillSampling(run, sampling);
     MLA_RETURN_IF_ERROR(
-        runProgram(run.program, fillPorts(run, sequences, lengths)));
+        runProgram(run.program, fillPorts(run, sequences, lengths), sample));
     countSaturated(run.tokens);
+    if (sample)
+      MLA_RETURN_IF_ERROR(takeSampled(run, lengths, sampled));
+    if (sampling)
+      continue;
     Logits logits(port<const float>(plan::Port::Logits), run.outputs, vocab);
     MLA_RETURN_IF_ERROR(checkFinite(run, logits, lengths));
     if (runs.size() == 1)
@@ -151,26 +194,62 @@ plan::SymbolValues Engine::fillPorts(const ProgramRun &run,
   return symbols;
 }
 
-Status Engine::runProgram(size_t program, const plan::SymbolValues &symbols) {
+void Engine::fillSampling(const ProgramRun &run, const Sampling *sampling) {
+  auto *numbers = port<float>(plan::Port::Sampling);
+  auto *topKs = port<int32_t>(plan::Port::TopK);
+  for (const Piece &piece : run.pieces) {
+    if (piece.outputs == 0)
+      continue;
+    const Sampling &s = sampling[piece.sequence];
+    numbers = std::copy_n(
+        std::array{s.temperature, s.topP, s.minP, s.uniform}.begin(), 4,
+        numbers);
+    *topKs++ = s.topK;
+  }
+}
+
+Result<std::span<const hal::Dispatch>>
+Engine::prepare(size_t program, const plan::SymbolValues &symbols,
+                bool sample) {
   MLA_ASSIGN_OR_RETURN(std::span<const hal::Dispatch> list,
                        programs[program].prepare(symbols));
-  MLA_RETURN_IF_ERROR(sendInputs(symbols));
+  if (!sample)
+    return list;
+  plan::SymbolValues rows = symbols;
+  rows[plan::Symbol::Tokens] = symbols[plan::Symbol::Outputs];
+  rows[plan::Symbol::Sequences] = 1;
+  rows[plan::Symbol::Pages] = 1;
+  MLA_ASSIGN_OR_RETURN(std::span<const hal::Dispatch> last,
+                       sampler->prepare(rows));
+  joined.assign(list.begin(), list.end());
+  joined.insert(joined.end(), last.begin(), last.end());
+  return std::span<const hal::Dispatch>(joined);
+}
+
+Status Engine::runProgram(size_t program, const plan::SymbolValues &symbols,
+                          bool sample) {
+  MLA_ASSIGN_OR_RETURN(std::span<const hal::Dispatch> list,
+                       prepare(program, symbols, sample));
+  MLA_RETURN_IF_ERROR(sendInputs(symbols, sample));
   auto results = [&]() -> Status {
     MLA_RETURN_IF_ERROR(device->toHost(
         *ports[static_cast<size_t>(plan::Port::Saturated)],
         static_cast<uint64_t>(symbols[plan::Symbol::Tokens]) * sizeof(int32_t)));
+    // 4 bytes a row, whatever it is.
+    auto rows = static_cast<uint64_t>(symbols[plan::Symbol::Outputs]);
+    plan::Port result = sample ? plan::Port::Sampled : plan::Port::Logits;
     MLA_RETURN_IF_ERROR(device->toHost(
-        *ports[static_cast<size_t>(plan::Port::Logits)],
-        static_cast<uint64_t>(symbols[plan::Symbol::Outputs] *
-                              thePlan.model.vocabSize) *
-            sizeof(float)));
+        *ports[static_cast<size_t>(result)],
+        rows * sizeof(float) *
+            (sample ? 1 : static_cast<uint64_t>(thePlan.model.vocabSize))));
     return device->synchronize();
   };
   if (!profiling && !observer) {
     MLA_RETURN_IF_ERROR(
-        device->run(*module, list, keyOf(program, symbols)));
+        device->run(*module, list, keyOf(program, symbols, sample)));
     return results();
   }
+  size_t own = thePlan.programs[program].launches.size();
   for (size_t l = 0; l < list.size(); ++l) {
     auto start = std::chrono::steady_clock::now();
     MLA_RETURN_IF_ERROR(device->run(*module, list.subspan(l, 1)));
@@ -178,11 +257,11 @@ Status Engine::runProgram(size_t program, const plan::SymbolValues &symbols) {
     double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
             .count();
-    LaunchCost &cost = costs[program][l];
+    LaunchCost &cost = l < own ? costs[program][l] : costs.back()[l - own];
     cost.fastest = cost.calls == 0 ? seconds : std::min(cost.fastest, seconds);
     cost.seconds += seconds;
     ++cost.calls;
-    if (observer)
+    if (observer && l < own)
       MLA_RETURN_IF_ERROR(observer(thePlan.programs[program], symbols, l));
   }
   return results();
@@ -202,7 +281,7 @@ Status Engine::send(plan::Port which, int64_t elements) {
 }
 
 /// Most steps change few ports: a copy costs more than to look.
-Status Engine::sendInputs(const plan::SymbolValues &symbols) {
+Status Engine::sendInputs(const plan::SymbolValues &symbols, bool sample) {
   int64_t tokens = symbols[plan::Symbol::Tokens];
   MLA_RETURN_IF_ERROR(send(plan::Port::Ids, tokens));
   MLA_RETURN_IF_ERROR(send(plan::Port::Positions, tokens));
@@ -212,6 +291,11 @@ Status Engine::sendInputs(const plan::SymbolValues &symbols) {
                                symbols[plan::Symbol::Pages]));
   MLA_RETURN_IF_ERROR(
       send(plan::Port::Outputs, symbols[plan::Symbol::Outputs]));
+  if (sample) {
+    int64_t rows = symbols[plan::Symbol::Outputs];
+    MLA_RETURN_IF_ERROR(send(plan::Port::Sampling, rows * 4));
+    MLA_RETURN_IF_ERROR(send(plan::Port::TopK, rows));
+  }
   MLA_RETURN_IF_ERROR(send(plan::Port::Saturated, tokens));
   // Not known any more, until countSaturated() has looked.
   std::vector<std::byte> &counts =
@@ -220,11 +304,13 @@ Status Engine::sendInputs(const plan::SymbolValues &symbols) {
   return {};
 }
 
-uint64_t Engine::keyOf(size_t program, const plan::SymbolValues &symbols) {
+uint64_t Engine::keyOf(size_t program, const plan::SymbolValues &symbols,
+                       bool sample) {
   constexpr size_t most = 65536; // Numbers are not used again.
   if (keys.size() >= most)
     keys.clear();
-  uint64_t &key = keys[{program, symbols.values}];
+  uint64_t &key =
+      keys[{program + (sample ? programs.size() : 0), symbols.values}];
   if (key == 0)
     key = ++lastKey;
   return key;
@@ -282,17 +368,32 @@ Status Engine::raiseLargest(const Sequence &sequence, std::span<float> amax) {
   return {};
 }
 
+Status Engine::takeSampled(const ProgramRun &run,
+                           std::span<const int64_t> lengths,
+                           std::vector<int32_t> &sampled) {
+  const auto *ids = port<const int32_t>(plan::Port::Sampled);
+  for (const Piece &piece : run.pieces) {
+    if (piece.outputs == 0)
+      continue;
+    int32_t id = *ids++;
+    if (id < 0)
+      return notFinite(piece, piece.tokens - 1, lengths);
+    if (id >= thePlan.model.vocabSize)
+      return internalError("the plan chose token " + std::to_string(id) +
+                           " of a vocabulary of " +
+                           std::to_string(thePlan.model.vocabSize));
+    sampled.push_back(id);
+  }
+  return {};
+}
+
 Status Engine::checkFinite(const ProgramRun &run, const Logits &logits,
                            std::span<const int64_t> lengths) const {
   int64_t row = 0;
   for (const Piece &piece : run.pieces)
     for (int64_t i = piece.tokens - piece.outputs; i < piece.tokens; ++i, ++row)
       if (!allFinite(logits.row(row)))
-        return numericError(
-            "the logits of sequence " + std::to_string(piece.sequence) +
-            " at position " +
-            std::to_string(lengths[piece.sequence] + piece.begin + i) +
-            " have NaN or infinite values");
+        return notFinite(piece, i, lengths);
   return {};
 }
 

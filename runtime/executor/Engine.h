@@ -24,6 +24,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,6 +42,9 @@ struct EngineOptions {
   std::filesystem::path packed = {};
   bool progress = false; ///< Show a bar on a terminal while loading.
   bool profile = false;  ///< Measure every launch; slows steps.
+  /// Takes a rank's share of which nothing is exchanged too: what it computes
+  /// means nothing, how long that takes does.
+  bool measureOnly = false;
   /// Opens another device than hal::openDevice() does; for tests.
   std::function<Result<std::unique_ptr<hal::Device>>(const plan::Plan &,
                                                      ThreadPool &)>
@@ -53,6 +57,16 @@ struct StepSequence {
   Sequence *sequence = nullptr;
   std::span<const int32_t> ids;
   LogitsFor logits = LogitsFor::Last;
+};
+
+/// How the token that follows a sequence is chosen on the device. As
+/// SamplerOptions has them, and in their ranges; without a repetition penalty.
+struct Sampling {
+  float temperature = 0; ///< 0: the largest logit, the lower id among equals.
+  int32_t topK = 0;
+  float topP = 1;
+  float minP = 0;
+  float uniform = 0; ///< A random number from 0 to below 1.
 };
 
 /// Rows of logits, in the order of sequences and tokens. A view of the engine's
@@ -112,6 +126,16 @@ public:
   /// among the logits asked for).
   Result<Logits> step(std::span<const StepSequence> sequences);
 
+  /// Whether the plan chooses tokens on the device.
+  bool canSample() const { return sampler.has_value(); }
+  /// As step(), but instead of logits the token that sampling[i] chooses after the
+  /// last of sequence i, all of which want LogitsFor::Last. Logits stay on the
+  /// device; NaN, +inf, or nothing above -inf among them is the Numeric error.
+  /// Needs canSample().
+  Result<std::vector<int32_t>>
+  stepAndSample(std::span<const StepSequence> sequences,
+                std::span<const Sampling> sampling);
+
   /// Tokens that one program takes at most when each is followed by logits.
   int64_t largestStepWithLogits() const;
   /// Tokens that one sequence can have, by the model and by the plan.
@@ -145,6 +169,13 @@ public:
   Result<std::vector<float>> readWorkspace(const plan::Program &program,
                                            size_t index,
                                            const plan::SymbolValues &symbols);
+  /// Overwrites bytes of workspace `index` from `offset` on; also inside of an
+  /// observer.
+  Status writeWorkspace(const plan::Program &program, size_t index,
+                        uint64_t offset, std::span<const std::byte> bytes) {
+    return device->write(*workspace, program.workspaces[index].offset + offset,
+                         bytes);
+  }
   /// Fills the scratch memory with bytes 0xFF, which are NaN in every format, so
   /// that what nothing has written shows in what is computed from it.
   Status poisonWorkspace();
@@ -181,19 +212,36 @@ private:
   Engine() = default;
   Status allocate(int64_t capacity);
   Status checkStep(std::span<const StepSequence> sequences) const;
+  /// What step() and stepAndSample() have in common. With `sampling` the ids go
+  /// to `sampled`, and there are no rows.
+  Result<Logits> doStep(std::span<const StepSequence> sequences,
+                        const Sampling *sampling,
+                        std::vector<int32_t> &sampled);
   Result<Logits> runStep(std::span<const StepSequence> sequences,
-                         std::span<const int64_t> lengths);
+                         std::span<const int64_t> lengths,
+                         const Sampling *sampling,
+                         std::vector<int32_t> &sampled);
   plan::SymbolValues fillPorts(const ProgramRun &run,
                                std::span<const StepSequence> sequences,
                                std::span<const int64_t> lengths);
-  Status runProgram(size_t program, const plan::SymbolValues &symbols);
+  void fillSampling(const ProgramRun &run, const Sampling *sampling);
+  /// With `sample`, followed by the plan's program for that.
+  Status runProgram(size_t program, const plan::SymbolValues &symbols,
+                    bool sample);
+  /// The launches of a program, and those that sample behind them.
+  Result<std::span<const hal::Dispatch>>
+  prepare(size_t program, const plan::SymbolValues &symbols, bool sample);
   /// Makes a port what the device reads, if it is not already.
   Status send(plan::Port port, int64_t elements);
-  Status sendInputs(const plan::SymbolValues &symbols);
-  uint64_t keyOf(size_t program, const plan::SymbolValues &symbols);
+  Status sendInputs(const plan::SymbolValues &symbols, bool sample = false);
+  uint64_t keyOf(size_t program, const plan::SymbolValues &symbols,
+                 bool sample);
   void countSaturated(int64_t tokens);
   Status checkFinite(const ProgramRun &run, const Logits &logits,
                      std::span<const int64_t> lengths) const;
+  /// Appends the ids that a run has chosen.
+  Status takeSampled(const ProgramRun &run, std::span<const int64_t> lengths,
+                     std::vector<int32_t> &sampled);
   template <typename T> T *port(plan::Port p) {
     return reinterpret_cast<T *>(ports[static_cast<size_t>(p)]->host().data());
   }
@@ -209,8 +257,11 @@ private:
   std::unique_ptr<hal::Buffer> workspace;
   std::array<std::unique_ptr<hal::Buffer>, plan::portCount> ports;
   std::vector<BoundProgram> programs;
+  std::optional<BoundProgram> sampler; ///< Of Plan::sampling.
+  std::vector<hal::Dispatch> joined;   ///< A program's launches, and its.
   std::vector<float> gathered; ///< Logits of a step of several runs.
-  std::vector<std::vector<LaunchCost>> costs; ///< By program; profile only.
+  /// By program, the plan's sampling last; profile only.
+  std::vector<std::vector<LaunchCost>> costs;
   /// What the device has in each port, where that is memory of its own.
   std::array<std::vector<std::byte>, plan::portCount> sent;
   /// Numbers of the lists that were run: program and symbols.

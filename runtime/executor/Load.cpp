@@ -26,6 +26,20 @@ Result<int64_t> cachePages(const EngineOptions &options, int64_t context) {
   return std::max<int64_t>(count, 1);
 }
 
+/// Refuses a rank's share, unless its time is all that is asked for.
+Status checkShare(const plan::Share &share, bool measureOnly) {
+  std::string text = "this plan is rank " + std::to_string(share.rank) +
+                     " of " + std::to_string(share.ranks);
+  if (share.isWhole())
+    return {};
+  if (share.collectives == plan::Share::Collectives::Exchange)
+    return unsupported(text + " and exchanges rows with the others, which this "
+                              "runtime cannot do");
+  return measureOnly ? Status()
+                     : unsupported(text + " and exchanges nothing: it can be "
+                                          "benched, not run");
+}
+
 } // namespace
 
 Result<std::unique_ptr<Engine>>
@@ -34,6 +48,7 @@ Engine::load(const std::filesystem::path &folder,
   std::unique_ptr<Engine> engine(new Engine);
   MLA_ASSIGN_OR_RETURN(engine->thePlan, plan::read(folder));
   const plan::Plan &plan = engine->thePlan;
+  MLA_RETURN_IF_ERROR(checkShare(plan.share, options.measureOnly));
   MLA_ASSIGN_OR_RETURN(int64_t capacity,
                        cachePages(options, engine->contextLength()));
   MLA_ASSIGN_OR_RETURN(engine->pool, ThreadPool::create(options.threads));
@@ -80,7 +95,7 @@ Status Engine::allocate(int64_t capacity) {
         reinterpret_cast<uintptr_t>(ports[p]->host().data()))
       sent[p].resize(bytes); // Zeros, as allocated.
   }
-  uint64_t arena = 0;
+  uint64_t arena = thePlan.sampling ? thePlan.sampling->workspaceBytes : 0;
   for (const plan::Program &program : thePlan.programs)
     arena = std::max(arena, program.workspaceBytes);
   MLA_ASSIGN_OR_RETURN(
@@ -89,13 +104,19 @@ Status Engine::allocate(int64_t capacity) {
 
   for (const plan::Program &program : thePlan.programs)
     programs.emplace_back(thePlan, program, addresses);
-  for (const plan::Program &program : thePlan.programs) {
+  if (thePlan.sampling)
+    sampler.emplace(thePlan, *thePlan.sampling, addresses);
+  auto addCosts = [&](const plan::Program &program) {
     std::vector<LaunchCost> &list = costs.emplace_back();
     for (const plan::Launch &launch : program.launches)
       list.push_back({.program = program.name,
                       .kernel = thePlan.kernels[launch.kernel].name,
                       .origin = launch.origin});
-  }
+  };
+  for (const plan::Program &program : thePlan.programs)
+    addCosts(program);
+  if (thePlan.sampling)
+    addCosts(*thePlan.sampling);
   return {};
 }
 

@@ -56,6 +56,10 @@ public:
                          std::span<const int32_t> history = {},
                          int64_t step = 0);
 
+  /// The next random number, from 0 to below 1: the one that sample() would draw.
+  /// For who chooses elsewhere, one a token, none when greedy.
+  double uniform();
+
   /// Starts the random numbers anew.
   void reseed(uint64_t seed);
 
@@ -70,7 +74,6 @@ private:
   void weigh();
   void keepTopP();
   void keepMinP();
-  double uniform();
 
   SamplerOptions options;
   std::mt19937_64 generator;

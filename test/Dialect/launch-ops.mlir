@@ -48,3 +48,14 @@ mla.program @ports attributes {max_tokens = 4, max_sequences = 2, max_outputs = 
   // CHECK: mla.port "logits" : !mla.buffer<["outputs", "32"], f32>
   %4 = mla.port "logits" : !mla.buffer<["outputs", "32"], f32>
 }
+
+// Tests the program that chooses tokens, and the ports that it alone has.
+// CHECK-LABEL: mla.program @sample attributes {max_outputs = 4 : i64, max_sequences = 4 : i64, max_tokens = 4 : i64, sampling} {
+mla.program @sample attributes {max_tokens = 4, max_sequences = 4, max_outputs = 4, sampling} {
+  // CHECK: mla.port "sampling" : !mla.buffer<["outputs", "4"], f32>
+  %0 = mla.port "sampling" : !mla.buffer<["outputs", "4"], f32>
+  // CHECK: mla.port "top_k" : !mla.buffer<["outputs"], i32>
+  %1 = mla.port "top_k" : !mla.buffer<["outputs"], i32>
+  // CHECK: mla.port "sampled" : !mla.buffer<["outputs"], i32>
+  %2 = mla.port "sampled" : !mla.buffer<["outputs"], i32>
+}

@@ -53,6 +53,7 @@ Plan gpuPlan() {
                 .firstRow = 128, .firstColumn = 128, .blockRows = 172};
   p.weights.push_back(half);
   p.kernels = {p.kernels[KGather], p.kernels[KHead]};
+  p.sampling.reset();
   p.kernels[0].threads = 128;
   p.kernels[1].threads = 1024;
   p.kernels[1].sharedBytes = 101376;

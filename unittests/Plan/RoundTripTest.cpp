@@ -64,6 +64,9 @@ TEST(PlanRoundTrip, EveryFieldComesBack) {
   EXPECT_EQ(p.model.maxPositions, before.model.maxPositions);
   EXPECT_EQ(p.model.bosToken, before.model.bosToken);
   EXPECT_EQ(p.model.eosTokens, before.model.eosTokens);
+  EXPECT_EQ(p.share.ranks, 4);
+  EXPECT_EQ(p.share.rank, 1);
+  EXPECT_EQ(p.share.collectives, Share::Collectives::Local);
   EXPECT_EQ(p.checkpoint.kind, before.checkpoint.kind);
   EXPECT_EQ(p.checkpoint.folder, before.checkpoint.folder);
   ASSERT_EQ(p.checkpoint.files.size(), 2u);
@@ -100,8 +103,10 @@ TEST(PlanRoundTrip, EveryFieldComesBack) {
   }
 
   ASSERT_EQ(p.programs.size(), 2u);
-  for (size_t i = 0; i < 2; ++i) {
-    const Program &a = p.programs[i], &b = before.programs[i];
+  ASSERT_TRUE(p.sampling);
+  for (size_t i = 0; i < 3; ++i) {
+    const Program &a = i < 2 ? p.programs[i] : *p.sampling;
+    const Program &b = i < 2 ? before.programs[i] : *before.sampling;
     EXPECT_EQ(a.name, b.name);
     EXPECT_EQ(a.maxTokens, b.maxTokens);
     EXPECT_EQ(a.maxSequences, b.maxSequences);
@@ -274,6 +279,12 @@ TEST(PlanRoundTrip, WeightsInParts) {
         }
 }
 
+TEST(PlanRoundTrip, RanksThatExchange) {
+  Plan p = samplePlan();
+  p.share.collectives = Share::Collectives::Exchange;
+  EXPECT_EQ(parsed(print(p)).share.collectives, Share::Collectives::Exchange);
+}
+
 /// A cache or a workspace has no place for scales.
 TEST(PlanRoundTrip, BuffersHaveNoParts) {
   for (Format f : {Format::FP8Block, Format::NVFP4, Format::Int4G32})
@@ -281,11 +292,14 @@ TEST(PlanRoundTrip, BuffersHaveNoParts) {
               StatusCode::Unsupported);
 }
 
-/// What versions 1.0 and 1.1 could say is read as it was meant.
+/// What versions 1.0 to 1.2 could say is read as it was meant.
 TEST(PlanRoundTrip, VersionBefore) {
   Plan p = samplePlan();
   p.weights.resize(WDown);
   p.caches[0].kind = "";
+  p.share = {};
+  p.sampling.reset();
+  p.kernels.pop_back();
   p.kernels[KStore].parameters.resize(6);
   p.kernels[KExperts].parameters.resize(3);
   for (Program &program : p.programs) {
@@ -293,11 +307,12 @@ TEST(PlanRoundTrip, VersionBefore) {
     program.launches[LExperts].arguments.resize(3);
   }
   std::string text = print(p), older;
-  for (const char *key : {"scales", "global", "kind\": \"latent", "saturated"})
+  for (const char *key : {"scales", "global", "kind\": \"latent", "saturated",
+                          "share", "sampl", "top_k"})
     EXPECT_FALSE(has(text, key)) << key;
-  std::string minor = "\"minor\": 2";
+  std::string minor = "\"minor\": 3";
   ASSERT_TRUE(has(text, minor));
-  for (const char *before : {"\"minor\": 0", "\"minor\": 1"}) {
+  for (const char *before : {"\"minor\": 0", "\"minor\": 1", "\"minor\": 2"}) {
     older = text;
     older.replace(older.find(minor), minor.size(), before);
     EXPECT_EQ(print(parsed(older)), text);

@@ -132,8 +132,26 @@ Plan samplePlan() {
       {"copy_8", {buffer(r, Format::F32), buffer(w, Format::F32)}},
       {"lm_head",
        {buffer(r, Format::F32), buffer(r, Format::I32), buffer(r, Format::BF16),
-        buffer(w, Format::F32)}}};
+        buffer(w, Format::F32)}},
+      {"sample_32",
+       {buffer(r, Format::F32), buffer(r, Format::F32), buffer(r, Format::I32),
+        buffer(w, Format::I32), buffer(w, Format::I32)}}};
+  p.share = {4, 1, Share::Collectives::Local};
   p.programs = {sampleProgram("decode", 4), sampleProgram("prefill", 16)};
+  Program &sampling = p.sampling.emplace();
+  sampling.name = "sample";
+  sampling.maxTokens = sampling.maxSequences = sampling.maxOutputs = 4;
+  sampling.workspaces = {
+      {"best", Format::I32, {Symbol::Outputs, int64_t(2)}, 0}};
+  sampling.workspaceBytes = 64;
+  sampling.launches = {{KSample,
+                        Symbol::Outputs,
+                        {{Port::Logits},
+                         {Port::Sampling},
+                         {Port::TopK},
+                         {WorkspaceRef{0}},
+                         {Port::Sampled}},
+                        "sampling"}};
   return p;
 }
 

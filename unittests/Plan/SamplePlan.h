@@ -12,13 +12,14 @@ namespace mla::plan {
 
 // Indices inside samplePlan().
 enum { WEmbed, WNorm, WExperts, WDown, WStack };
-enum { KGather, KStore, KExperts, KNorm, KCopy, KHead };
+enum { KGather, KStore, KExperts, KNorm, KCopy, KHead, KSample };
 enum { XIn, XMoe, XOut };                                // workspaces
 enum { LGather, LStore, LExperts, LNorm, LCopy, LHead }; // launches
 
-/// Two programs, a stacked weight, weights in parts (WDown in nvfp4 with a
-/// reciprocal, WStack a stack in int4_g32), a cache, every port and every kind
-/// of argument. Workspace XOut takes the place of XIn once that is dead.
+/// Two programs and one that samples, rank 1's share of 4, a stacked weight,
+/// weights in parts (WDown in nvfp4 with a reciprocal, WStack a stack in int4_g32),
+/// a cache, every port and every kind of argument. Workspace XOut takes the place
+/// of XIn once that is dead.
 Plan samplePlan();
 
 /// Makes the weights of `plan` those of a checkpoint without files.

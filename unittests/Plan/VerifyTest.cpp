@@ -56,6 +56,50 @@ const Rule rules[] = {
     {"eos", [](Plan &p) { p.model.eosTokens[1] = -1; },
      "at /model/eos_tokens/1: expected an integer from 0 to 31, found -1"},
 
+    // The share, sampling.
+    {"ranks", [](Plan &p) { p.share.ranks = 0; },
+     "at /share/ranks: expected an integer from 1 to 1048576, found 0"},
+    {"ranksMany", [](Plan &p) { p.share.ranks = INT64_MAX; },
+     "at /share/ranks: expected an integer from 1 to 1048576"},
+    {"rank", [](Plan &p) { p.share.rank = 4; },
+     "at /share/rank: expected an integer from 0 to 3, found 4"},
+    {"rankOfOne", [](Plan &p) { p.share = {1, 1}; },
+     "at /share/rank: expected an integer from 0 to 0, found 1", true},
+    {"localAlone",
+     [](Plan &p) { p.share = {1, 0, Share::Collectives::Local}; },
+     "at /share/collectives: expected several ranks, found one", true},
+    {"samplingName", [](Plan &p) { p.sampling->name = ""; },
+     "at /sampling/name: expected a name"},
+    {"samplingFewRows", [](Plan &p) { p.sampling->maxOutputs = 3; },
+     "at /sampling/max_outputs: expected at least the 4 of program \"decode\", "
+     "found 3"},
+    {"samplingArena", [](Plan &p) { p.sampling->workspaceBytes = 31; },
+     "at /sampling/workspaces/0/offset: expected \"best\" to end within"},
+    {"samplingEmpty", [](Plan &p) { p.sampling->launches.clear(); },
+     "at /sampling/launches: expected a launch that writes the port sampled"},
+    {"samplingLogitsWritten",
+     [](Plan &p) { p.kernels[KSample].parameters[0].access = Access::Write; },
+     "at /sampling/launches/0/arguments/0: expected port logits to be only "
+     "read"},
+    {"samplingNumbers",
+     [](Plan &p) { p.kernels[KSample].parameters[1].format = Format::I32; },
+     "at /sampling/launches/0/arguments/1: expected an argument for \"read "
+     "i32\", found port sampling, a buffer of f32"},
+    {"samplingTopKWritten",
+     [](Plan &p) { p.kernels[KSample].parameters[2].access = Access::ReadWrite; },
+     "at /sampling/launches/0/arguments/2: expected port top_k to be only read"},
+    {"sampledRead",
+     [](Plan &p) { p.kernels[KSample].parameters[4].access = Access::Read; },
+     "at /sampling/launches/0/arguments/4: expected port sampled to be only "
+     "written"},
+    {"samplingInStep", [](Plan &p) { argument(p, LHead, 1).value = Port::TopK; },
+     "at /programs/0/launches/5/arguments/1: expected a port of a step, found "
+     "port top_k"},
+    {"stepInSampling",
+     [](Plan &p) { p.sampling->launches[0].arguments[2].value = Port::Ids; },
+     "at /sampling/launches/0/arguments/2: expected a port of sampling, found "
+     "port ids"},
+
     // Checkpoint and files.
     {"folderRelative", [](Plan &p) { p.checkpoint.folder = "models"; },
      "at /checkpoint/folder: expected an absolute path, found \"models\""},
@@ -350,8 +394,8 @@ const Rule rules[] = {
      },
      "at /programs/0/launches/0/grid: expected a value at the bounds and the "
      "largest cache"},
-    {"kernelIndex", [](Plan &p) { launch(p, 0).kernel = 6; },
-     "at /programs/0/launches/0/kernel: expected a kernel from 0 to 6"},
+    {"kernelIndex", [](Plan &p) { launch(p, 0).kernel = 7; },
+     "at /programs/0/launches/0/kernel: expected a kernel from 0 to 7"},
     {"argumentMissing", [](Plan &p) { launch(p, 3).arguments.pop_back(); },
      "at /programs/0/launches/3/arguments: expected 2 arguments for kernel "
      "\"rms_norm_8\", found 1"},
@@ -368,7 +412,7 @@ const Rule rules[] = {
      "at /programs/0/launches/1/arguments/0: expected a workspace from 0 to 3"},
     {"portIndex",
      [](Plan &p) { argument(p, LGather, 0).value = Port(portCount); },
-     "at /programs/0/launches/0/arguments/0: expected a port from 0 to 7"},
+     "at /programs/0/launches/0/arguments/0: expected a port from 0 to 10"},
     {"scalarForBuffer",
      [](Plan &p) { argument(p, LGather, 0).value = expr("tokens"); },
      "at /programs/0/launches/0/arguments/0: expected an argument for \"read "

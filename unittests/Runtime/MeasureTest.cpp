@@ -135,6 +135,64 @@ TEST_F(CompareTest, RefusesWhatCannotBeCompared) {
             std::string::npos);
 }
 
+/// Token 3 has nearly equal logits for experts 0 and 1, the other way round in the
+/// second plan.
+TEST_F(CompareTest, ATieIsFollowed) {
+  for (TestPlan *plan : {&a, &b}) {
+    plan->addRouter("route_softmax_greedy_4_1_1_1_0_right");
+    plan->write();
+    for (int64_t w = 0; w < 4; ++w)
+      overwrite(*plan, "a.safetensors", 16 + 3 * 16 + w * 4,
+                w > 1                            ? 0.0F
+                : (w == 0) == (plan == &a) ? 5.001F
+                                                 : 5.0F);
+  }
+  options.ids = "3";
+  options.tolerance = 1e-3;
+  Status status = cli::compare(options, out);
+  EXPECT_TRUE(status.ok()) << status.message();
+  auto json = parsed(out.str());
+  JsonValue choices = json->root()["choices"], differ = choices["differ"];
+  EXPECT_EQ(choices["compared"].integer(0, 100), 1);
+  EXPECT_EQ(choices["ties"].integer(0, 100), 1);
+  ASSERT_EQ(differ.size(), 1U);
+  EXPECT_EQ(differ.at(0)["router"].string(), "experts");
+  EXPECT_EQ(differ.at(0)["kind"].string(), "tie");
+  EXPECT_EQ(differ.at(0)["first"].at(0).integer(0, 9), 0);
+  EXPECT_EQ(differ.at(0)["other"].at(0).integer(0, 9), 1);
+  EXPECT_NEAR(differ.at(0)["logits_error"].number(), 2e-4, 1e-5);
+  EXPECT_GT(differ.at(0)["gap"].number(), 0);
+  // What follows is compared as strictly as ever.
+  EXPECT_EQ(json->root()["logits"]["relative_error"].number(), 0);
+  options.json = false;
+  out.str("");
+  EXPECT_TRUE(cli::compare(options, out).ok());
+  EXPECT_NE(out.str().find("1 of 1 choices of experts differ, 1 of them ties"),
+            std::string::npos)
+      << out.str();
+  EXPECT_NE(out.str().find("token 0     tie: experts: expert 1 instead of 0"),
+            std::string::npos)
+      << out.str();
+  options.tolerance = 1e-4; // Then it is the logits that are wrong.
+  status = cli::compare(options, out);
+  EXPECT_NE(status.message().find("1 choices of experts differ: their logits"),
+            std::string::npos)
+      << status.message();
+}
+
+TEST_F(CompareTest, AWrongChoiceIsNoTie) {
+  a.addRouter("route_softmax_greedy_4_1_1_1_0_right");
+  b.addRouter("route_softmax_greedy_4_1_1_1_0_wrong");
+  a.write();
+  b.write();
+  options.tolerance = 1e9;
+  Status status = cli::compare(options, out);
+  EXPECT_EQ(status.message(), "5 choices of experts differ: they are not what "
+                              "their logits call for");
+  auto json = parsed(out.str());
+  EXPECT_EQ(json->root()["choices"]["ties"].integer(0, 100), 0);
+}
+
 TEST_F(CompareTest, IdsFromAFile) {
   std::filesystem::path file = a.folder() / "ids";
   std::ofstream(file) << "1,2,\n3\n";

@@ -46,7 +46,45 @@ void store(const uint64_t *args, int64_t begin, int64_t end, Encode encode) {
 
 } // namespace
 
+/// Of `width` logits the one that `better` prefers.
+template <typename Better>
+void route(const uint64_t *args, int64_t begin, int64_t end, Better better) {
+  const float *logits = pointer<const float>(args[0]);
+  int32_t *experts = pointer<int32_t>(args[1]);
+  float *weights = pointer<float>(args[2]);
+  int64_t width = scalar(args[3]);
+  for (int64_t t = begin; t < end; ++t) {
+    const float *row = logits + t * width;
+    int64_t best = 0;
+    for (int64_t e = 1; e < width; ++e)
+      best = better(row[e], row[best]) ? e : best;
+    experts[t] = static_cast<int32_t>(best);
+    weights[t] = row[best];
+  }
+}
+
 extern "C" {
+
+// (logits, experts, weights, width): the names say how, the second one lies.
+void route_softmax_greedy_4_1_1_1_0_right(const uint64_t *args, int64_t begin,
+                                          int64_t end) {
+  route(args, begin, end, [](float a, float b) { return a > b; });
+}
+void route_softmax_greedy_4_1_1_1_0_wrong(const uint64_t *args, int64_t begin,
+                                          int64_t end) {
+  route(args, begin, end, [](float a, float b) { return a < b; });
+}
+// (experts, weights, y, width)
+void test_expert(const uint64_t *args, int64_t begin, int64_t end) {
+  const int32_t *experts = pointer<const int32_t>(args[0]);
+  const float *weights = pointer<const float>(args[1]);
+  float *y = pointer<float>(args[2]);
+  int64_t width = scalar(args[3]);
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t w = 0; w < width; ++w)
+      y[t * width + w] =
+          weights[t] * static_cast<float>(100 * (experts[t] + 1) + w);
+}
 
 // (x, y, factor): y = factor * y + x
 void test_accumulate(const uint64_t *args, int64_t begin, int64_t end) {
@@ -117,6 +155,32 @@ void test_recall(const uint64_t *args, int64_t begin, int64_t end) {
                                                 width)[w];
       y[t * width + w] = sum;
     }
+}
+
+// (logits, sampling, top k, seen, sampled, vocab): the first of the largest at
+// temperature 0, else a number in which each parameter shows.
+void test_sample(const uint64_t *args, int64_t begin, int64_t end) {
+  const float *logits = pointer<const float>(args[0]);
+  const float *sampling = pointer<const float>(args[1]);
+  const int32_t *topK = pointer<const int32_t>(args[2]);
+  int32_t *seen = pointer<int32_t>(args[3]);
+  int32_t *sampled = pointer<int32_t>(args[4]);
+  int64_t vocab = scalar(args[5]);
+  for (int64_t o = begin; o < end; ++o) {
+    const float *row = logits + o * vocab, *s = sampling + o * 4;
+    int64_t best = 0;
+    bool bad = false;
+    for (int64_t v = 0; v < vocab; ++v) {
+      bad |= !(row[v] < INFINITY);
+      best = row[v] > row[best] ? v : best;
+    }
+    if (s[0] > 0)
+      best = (static_cast<int64_t>(s[3] * 100) + topK[o] * 3 +
+              static_cast<int64_t>(s[1] * 10) + static_cast<int64_t>(s[2] * 4)) %
+             vocab;
+    seen[o] = 1;
+    sampled[o] = bad ? -1 : static_cast<int32_t>(best);
+  }
 }
 
 // (y, outputs, experts, logits, vocab, width, experts' number)

@@ -206,6 +206,53 @@ void TestPlan::addLatentCache(Format format, float scale) {
   }
 }
 
+void TestPlan::addRouter(const std::string &kernel) {
+  auto first = static_cast<uint32_t>(plan.kernels.size());
+  plan.kernels.push_back({kernel,
+                          {floatsIn, buffer(Format::I32, Access::Write),
+                           buffer(Format::F32, Access::Write), scalar}});
+  plan.kernels.push_back({"test_expert", {integers, floatsIn, floatsOut, scalar}});
+  for (plan::Program &p : plan.programs) {
+    auto bytes = static_cast<uint64_t>((p.maxTokens * 4 + 63) / 64 * 64);
+    p.workspaces.push_back(
+        {"experts", Format::I32, {Symbol::Tokens, int64_t(1)}, p.workspaceBytes});
+    p.workspaces.push_back({"weights",
+                            Format::F32,
+                            {Symbol::Tokens, int64_t(1)},
+                            p.workspaceBytes + bytes});
+    p.workspaceBytes += 2 * bytes;
+    plan::WorkspaceRef y{1}, experts{2}, weights{3};
+    p.launches.insert(
+        p.launches.begin() + 3,
+        {{first, Symbol::Tokens, {{y}, {experts}, {weights}, {Expr(width)}}, "r"},
+         {first + 1,
+          Symbol::Tokens,
+          {{experts}, {weights}, {y}, {Expr(width)}},
+          "e"}});
+  }
+}
+
+void TestPlan::addSampling() {
+  plan.kernels.push_back({"test_sample",
+                          {floatsIn, floatsIn, integers,
+                           buffer(Format::I32, Access::Write),
+                           buffer(Format::I32, Access::Write), scalar}});
+  plan::Program &p = plan.sampling.emplace();
+  p.name = "sample";
+  p.maxTokens = p.maxSequences = p.maxOutputs = 5;
+  p.workspaces = {{"seen", Format::I32, {Symbol::Tokens}, 0}};
+  p.workspaceBytes = 4096; // More than the programs have.
+  p.launches = {{static_cast<uint32_t>(plan.kernels.size() - 1),
+                 Symbol::Outputs,
+                 {{Port::Logits},
+                  {Port::Sampling},
+                  {Port::TopK},
+                  {plan::WorkspaceRef{0}},
+                  {Port::Sampled},
+                  {Expr(vocab)}},
+                 "sampling"}};
+}
+
 void TestPlan::addTokenizer() {
   plan.tokenizerFiles = {"tokenizer.json"};
   std::ofstream(folder() / "tokenizer.json") << R"({

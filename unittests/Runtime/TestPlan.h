@@ -43,6 +43,11 @@ public:
   /// writes to the first one. In fp8_e4m3, with this scale and with a count of
   /// the values beyond its range.
   void addLatentCache(Format format, float scale = 1);
+  /// Adds a router to every program, which chooses one of four "experts" by y and
+  /// replaces y by what follows from that; `kernel` is its kernel.
+  void addRouter(const std::string &kernel);
+  /// Adds the kernel test_sample, which chooses tokens "on the device".
+  void addSampling();
   /// Adds a tokenizer that knows a, b and the end of a line, as 2, 4 and 6.
   void addTokenizer();
 

@@ -18,6 +18,7 @@ struct PlanOptions {
   plan::Checkpoint::Kind weights = plan::Checkpoint::Kind::Safetensors;
   int64_t seed = 0; ///< of synthetic weights
   std::string producer;
+  plan::Share share = {};
 };
 
 /// The plan of a lowered module, without kernels and tokenizer.

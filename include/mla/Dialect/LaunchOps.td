@@ -16,6 +16,8 @@ def MLA_ProgramOp : MLA_Op<"program", [IsolatedFromAbove, Symbol, NoRegionArgume
   let description = [{
     A straight line of launches for steps of at most `max_tokens` tokens in at
     most `max_sequences` sequences with logits of at most `max_outputs` tokens.
+    With `sampling` it is no step, but chooses ids from the logits that one left;
+    a module has one such program at most.
 
     - C1: the bounds are positive, and `max_sequences` and `max_outputs` do not
       exceed `max_tokens`.
@@ -23,7 +25,7 @@ def MLA_ProgramOp : MLA_Op<"program", [IsolatedFromAbove, Symbol, NoRegionArgume
       `mla.get_cache` and `mla.launch`.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$max_tokens, I64Attr:$max_sequences, I64Attr:$max_outputs,
-                       OptionalAttr<I64Attr>:$workspace_bytes);
+                       OptionalAttr<I64Attr>:$workspace_bytes, UnitAttr:$sampling);
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = "$sym_name attr-dict-with-keyword $body";
   let hasVerifier = 1;
@@ -33,7 +35,7 @@ def MLA_PortOp : MLA_Op<"port", []> {
   let summary = "An input or output of a step";
   let description = [{
     - C1: `name` is one of `ids`, `positions`, `sequence`, `page_table`,
-      `outputs`, `saturated`, `logits`.
+      `outputs`, `saturated`, `logits`, `sampling`, `top_k`, `sampled`.
   }];
   let arguments = (ins StrAttr:$name);
   let results = (outs MLA_Buffer:$result);

@@ -57,6 +57,8 @@ struct PipelineOptions {
   int64_t maxSequences = 64;
   int64_t maxPages = 1; ///< of one sequence
   int64_t maxContext = 1; ///< tokens of one sequence
+  /// On a GPU: with kernels that choose tokens.
+  bool sampling = true;
 };
 
 /// What follows after the front end has made the module.

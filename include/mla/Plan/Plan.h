@@ -24,7 +24,7 @@ namespace mla::plan {
 /// Version of the format. A reader takes plans of its own major version whose
 /// minor version is not above its own.
 constexpr int64_t formatMajor = 1;
-constexpr int64_t formatMinor = 2;
+constexpr int64_t formatMinor = 3;
 
 /// Version of the calling convention of host kernels:
 ///   void kernel(const uint64_t *args, int64_t begin, int64_t end)
@@ -63,6 +63,18 @@ struct Model {
   int64_t maxPositions = 0;
   std::optional<int64_t> bosToken;
   std::vector<int64_t> eosTokens;
+};
+
+/// Which part of the model the plan computes: all of it, or a rank's share.
+struct Share {
+  enum class Collectives {
+    Exchange, ///< rows are exchanged with the other ranks
+    Local     ///< nothing is: only the time that it takes means something
+  };
+  int64_t ranks = 1, rank = 0;
+  Collectives collectives = Collectives::Exchange;
+
+  bool isWhole() const { return ranks == 1; }
 };
 
 /// Where weight bytes come from.
@@ -191,12 +203,21 @@ enum class Port {
   Outputs,   ///< i32 [outputs]: tokens whose logits are wanted
   Saturated, ///< i32 [tokens]: zeros, to which kernels add the number of a
              ///< token's values that were beyond the range of an FP8 cache
-  Logits     ///< f32 [outputs, vocab]: the result
+  Logits,    ///< f32 [outputs, vocab]: the result
+  // Of Plan::sampling alone, which reads the logits, too:
+  Sampling, ///< f32 [outputs, 4]: temperature (0: the largest logit), top-p,
+            ///< min-p, and a random number from 0 to below 1
+  TopK,     ///< i32 [outputs]: how many to keep, 0 for all
+  Sampled   ///< i32 [outputs]: the ids chosen; below 0 if there is NaN or +inf
+            ///< among the logits, or nothing above -inf
 };
-constexpr size_t portCount = 7;
+constexpr size_t portCount = 10;
 std::string_view portName(Port port);
-
+Format portFormat(Port port);
+/// What launches of a step, or of Plan::sampling, do with `port`; nothing if they
+/// may not name it.
 enum class Access { Read, Write, ReadWrite };
+std::optional<Access> portAccess(Port port, bool sampling);
 
 /// One parameter of a kernel, checked against what a launch passes.
 struct Parameter {
@@ -248,6 +269,7 @@ struct Plan {
   std::string producer; ///< "mla 0.1.0"
   Target target;
   Model model;
+  Share share;
   Checkpoint checkpoint;
   std::string library; ///< file name of the kernels, inside the plan's folder
   uint64_t libraryHash = 0; ///< FNV-1a 64 of its bytes
@@ -262,6 +284,10 @@ struct Plan {
   /// Ascending maxTokens, then maxSequences, then maxOutputs, so that the first
   /// program that a step fits is the smallest.
   std::vector<Program> programs;
+  /// Chooses ids from the logits that a program left, for up to maxOutputs rows.
+  /// In it `tokens` is `outputs`, and `sequences` and `pages` are 1. Without it
+  /// the host chooses.
+  std::optional<Program> sampling;
   int64_t maxPages = 0; ///< bound of the symbol `pages`: pages of the longest
                         ///< sequence
 };

@@ -315,7 +315,13 @@ llvm::Error PlanBuilder::addProgram(ProgramOp op) {
   for (auto launch : op.getBody().front().getOps<LaunchOp>())
     if (llvm::Error error = addLaunch(launch, program))
       return error;
-  plan.programs.push_back(std::move(program));
+  if (!op.getSampling())
+    plan.programs.push_back(std::move(program));
+  else if (plan.sampling)
+    return makeError("the program " + program.name +
+                     " is a second one that samples");
+  else
+    plan.sampling = std::move(program);
   return llvm::Error::success();
 }
 
@@ -331,6 +337,7 @@ llvm::Expected<plan::Plan> mla::buildPlan(ModuleOp module,
                 config.layers,           config.hiddenSize,
                 config.maxPositions,     config.bosToken,
                 config.eosTokens};
+  plan.share = options.share;
   plan.checkpoint.kind = options.weights;
   plan.checkpoint.seed = options.seed;
   if (options.weights == plan::Checkpoint::Kind::Safetensors && checkpoint) {

@@ -41,6 +41,14 @@ Value ProgramWriter::workspace(ArrayRef<std::string> shape, Format format) {
                              IntegerAttr(), StringAttr());
 }
 
+Value ProgramWriter::inner(Value v, StringRef suffix,
+                           ArrayRef<std::string> shape, Format format) {
+  Value buffer = workspace(shape, format);
+  buffer.getDefiningOp<WorkspaceOp>().setValue(
+      (valueNames.lookup(v) + suffix).str());
+  return buffer;
+}
+
 Value ProgramWriter::result(Value v) {
   auto type = cast<RankedTensorType>(v.getType());
   Format format =

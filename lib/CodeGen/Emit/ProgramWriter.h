@@ -31,6 +31,10 @@ protected:
     return port("page_table", {"sequences", "pages"}, Format::I32);
   }
   mlir::Value workspace(llvm::ArrayRef<std::string> shape, Format format);
+  /// One for what an op computes on the way to `v`, its result: it carries v's name
+  /// and `suffix`.
+  mlir::Value inner(mlir::Value v, llvm::StringRef suffix,
+                    llvm::ArrayRef<std::string> shape, Format format);
   /// A new workspace for a result of the function.
   mlir::Value result(mlir::Value v);
   /// The bits of an FP8 cache's scale as a scalar; nothing for other caches.

@@ -119,10 +119,13 @@ void ProgramLowering::lowerMoE(MoEOp op) {
   int64_t experts = weightType(op.getRouter()).getDim(0);
   std::string topk = std::to_string(routing.getTopk());
   Value x = get(op.getX());
-  Value logits = workspace({"tokens", std::to_string(experts)}, Format::F32);
+  Value logits = inner(op.getResult(), ".logits", {"tokens", std::to_string(experts)},
+                       Format::F32);
   lowerLinear(op, x, {get(op.getRouter())}, {logits});
-  Value indices = workspace({"tokens", topk}, Format::I32);
-  Value weights = workspace({"tokens", topk}, Format::F32);
+  Value indices =
+      inner(op.getResult(), ".experts", {"tokens", topk}, Format::I32);
+  Value weights =
+      inner(op.getResult(), ".weights", {"tokens", topk}, Format::F32);
   std::optional<Format> biasFormat;
   SmallVector<Value> operands{logits};
   if (op.getBias()) {

@@ -30,7 +30,9 @@ using namespace mla;
 /// Lowers scf, arith and nvvm to what LLVM IR can express.
 static llvm::Error lowerToLLVMDialect(ModuleOp kernels, const Gpu &gpu) {
   PassManager pm(kernels.getContext());
-  pm.addPass(createCanonicalizerPass());
+  // Nothing is canonicalised while there are scf loops: on loops of a hundred
+  // accumulators that is quadratic, most of the time of a compile, and LLVM makes
+  // the same instructions of it.
   pm.addPass(createCSEPass());
   pm.addPass(createLoopInvariantCodeMotionPass());
   pm.addPass(createSCFToControlFlowPass());

@@ -281,8 +281,10 @@ std::pair<Value, Value> ProgramLowering::launchRoute(Operation *op,
                                                      Choice choice) {
   std::string topk = text(choice.routing.getTopk());
   auto experts = cast<BufferType>(choice.logits.getType()).getShape()[1];
-  Value indices = workspace({"tokens", topk}, Format::I32);
-  Value weights = workspace({"tokens", topk}, Format::F32);
+  Value indices =
+      inner(op->getResult(0), ".experts", {"tokens", topk}, Format::I32);
+  Value weights =
+      inner(op->getResult(0), ".weights", {"tokens", topk}, Format::F32);
   SmallVector<Value> operands{choice.logits};
   std::optional<Format> bias;
   if (choice.bias) {
@@ -300,7 +302,8 @@ std::pair<Value, Value> ProgramLowering::launchRoute(Operation *op,
 void ProgramLowering::lowerMoE(MoEOp op) {
   RoutingAttr routing = op.getRouting();
   int64_t experts = weightType(op.getRouter()).getDim(0);
-  Value logits = workspace({"tokens", text(experts)}, Format::F32);
+  Value logits = inner(op.getResult(), ".logits", {"tokens", text(experts)},
+                       Format::F32);
   Input x =
       maxTokens() == 1 ? input(op.getX()) : Input{get(op.getX()), nullptr};
   lowerLinear(op, x, {op.getRouter()}, {logits}, {}, /*gated=*/false,

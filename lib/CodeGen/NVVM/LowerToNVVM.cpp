@@ -451,12 +451,22 @@ struct LowerToNVVMPass : mla::impl::LowerToNVVMPassBase<LowerToNVVMPass> {
       }
     OpBuilder b = OpBuilder::atBlockEnd(module.getBody());
     auto kernels = ModuleOp::create(b, module.getLoc(), "kernels");
+    int64_t mostOutputs = 1; ///< of the last program
     for (const Program &program :
          programsFor((*on)->machine(), stepTokens, maxSequences))
       if (failed(addProgram(step, kernels,
                             LoweringSite(**on, program, maxContext,
                                          activations == "fp4"))))
         return signalPassFailure();
+      else
+        mostOutputs = std::min(program.maxTokens, maxOutputs);
+    if (sampling) {
+      auto end = cast<func::ReturnOp>(step.getBody().front().getTerminator());
+      numLaunches += addSampling(
+          module, kernels, *gpu,
+          cast<RankedTensorType>(end.getOperand(0).getType()).getDimSize(1),
+          mostOutputs);
+    }
     // Not launched by a step: benchmarks measure the memory with it.
     readCeiling({kernels, module.getLoc(), *gpu});
     eraseUnused(kernels);

@@ -136,6 +136,11 @@ private:
   std::map<std::tuple<void *, void *, std::string>, mlir::Value> packedRows;
 };
 
+/// Adds the program that chooses ids from up to `rows` rows of logits, as long as
+/// the kernels take the vocabulary. Returns its number of launches.
+int64_t addSampling(mlir::ModuleOp module, mlir::ModuleOp kernels,
+                    const Gpu &gpu, int64_t vocab, int64_t rows);
+
 //===--- Inside --------------------------------------------------------------===//
 
 inline std::string text(int64_t n) { return std::to_string(n); }

@@ -2,6 +2,7 @@
 // RUN: FileCheck %s --input-file=%t
 // RUN: FileCheck %s --input-file=%t --check-prefix=FEW
 // RUN: FileCheck %s --input-file=%t --check-prefix=MANY
+// RUN: mla-opt %s -mla-select-lowering=target=sm_120a "-mla-lower-to-nvvm=target=sm_120a step-tokens=1 sampling=false" | FileCheck %s --check-prefix=NOSAMPLING
 // RUN: not mla-opt %s -mla-select-lowering=target=sm_90a -mla-lower-to-nvvm=target=sm_120a 2>&1 | FileCheck %s --check-prefix=OTHER
 // RUN: not mla-opt %s -mla-select-lowering=target=sm_120a -mla-lower-to-nvvm=target=sm_100a 2>&1 | FileCheck %s --check-prefix=NONE
 
@@ -54,6 +55,18 @@ func.func @step(%ids: tensor<?xi32>, %batch: !mla.batch) -> tensor<?x64xf32> {
 // MANY: mla.launch @pack_rows_{{.*}}norm
 // MANY: mla.launch @linear_large_nvfp4_256_256
 // MANY: mla.program @step128 {{.*}}max_sequences = 64
+
+// One program more chooses tokens, from as many rows as a step has at most.
+// CHECK: mla.program @sample attributes {max_outputs = 128 : i64, max_sequences = 128 : i64, max_tokens = 128 : i64, sampling}
+// CHECK-DAG: [[LOGITS:%.*]] = mla.port "logits" : !mla.buffer<["outputs", "64"], f32>
+// CHECK-DAG: [[NUMBERS:%.*]] = mla.port "sampling" : !mla.buffer<["outputs", "4"], f32>
+// CHECK-DAG: [[TOPK:%.*]] = mla.port "top_k" : !mla.buffer<["outputs"], i32>
+// CHECK-DAG: [[IDS:%.*]] = mla.port "sampled" : !mla.buffer<["outputs"], i32>
+// CHECK: [[PARTIAL:%.*]] = mla.workspace : !mla.buffer<["outputs", "{{[0-9]+}}"], i32>
+// CHECK: mla.launch @sample_slices_64 grid "outputs * 1"([[LOGITS]], [[NUMBERS]], [[TOPK]], [[PARTIAL]] :
+// CHECK-SAME: for "sample"
+// CHECK: mla.launch @sample_rows_64 grid "outputs"([[LOGITS]], [[NUMBERS]], [[TOPK]], [[PARTIAL]], [[IDS]] :
+// NOSAMPLING-NOT: sample
 
 // CHECK: module @kernels
 // CHECK: llvm.func @embedding_bf16_256({{.*}}mla.access = ["read", "read", "write"]

@@ -74,7 +74,7 @@ TEST(Heads, CompileWithDimensionsOfAnySize) {
 }
 
 TEST(Heads, GridsCoverRowsAndTokens) {
-  compileFor(*lookupGpu("sm_120a"), [](KernelSite site) {
+  makeFor(*lookupGpu("sm_120a"), [](KernelSite site) {
     HeadShape shape{8, 128, 64, 128, 512};
     EXPECT_EQ(absorbQuery(site, shape, true, 1).grid, "128");
     EXPECT_EQ(absorbQuery(site, shape, true, 64).grid,
@@ -177,7 +177,7 @@ TEST(Experts, FormatsOfGateAndDownMayDiffer) {
 }
 
 TEST(Experts, GridsCoverSlotsRowsAndTiles) {
-  compileFor(*lookupGpu("sm_120a"), [](KernelSite site) {
+  makeFor(*lookupGpu("sm_120a"), [](KernelSite site) {
     ExpertSpec spec{
         {Format::BF16, 2048, 7168}, {Format::BF16, 7168, 2048}, 48, 8, 64};
     EXPECT_EQ(expertsGateUp(site, spec).grid, "min(tokens * 8, 48) * 128");

@@ -20,14 +20,16 @@
 #include <fstream>
 #include <functional>
 #include <gtest/gtest.h>
+#include <optional>
 
 namespace mla::nvvm::test {
 
-/// Compiles what `make` makes for `gpu`; a failure is the test's.
-/// With $MLA_KEEP_PTX set to a folder, PTX and cubin are left there, named after
-/// the first kernel.
-inline GpuCode compileFor(const Gpu &gpu,
-                          const std::function<void(KernelSite)> &make) {
+/// Calls `make` with a module for kernels of `gpu` and `then` with the result; a
+/// kernel that MLIR refuses is the test's failure. For what is known before
+/// anything is compiled: grids, names, widths.
+inline void
+makeFor(const Gpu &gpu, const std::function<void(KernelSite)> &make,
+        const std::function<void(mlir::ModuleOp)> &then = {}) {
   mlir::MLIRContext context(mlir::MLIRContext::Threading::DISABLED);
   context.loadDialect<MLADialect, mlir::LLVM::LLVMDialect,
                       mlir::NVVM::NVVMDialect, mlir::arith::ArithDialect,
@@ -37,12 +39,26 @@ inline GpuCode compileFor(const Gpu &gpu,
       mlir::ModuleOp::create(loc, "kernels");
   make({*kernels, loc, gpu});
   EXPECT_TRUE(mlir::succeeded(mlir::verify(*kernels)));
-  auto code = compileGpuKernels(*kernels, gpu);
-  if (!code) {
-    ADD_FAILURE() << gpu.name.str() << ": "
-                  << llvm::toString(code.takeError());
+  if (then)
+    then(*kernels);
+}
+
+/// Compiles what `make` makes for `gpu`; a failure is the test's.
+/// With $MLA_KEEP_PTX set to a folder, PTX and cubin are left there, named after
+/// the first kernel.
+inline GpuCode compileFor(const Gpu &gpu,
+                          const std::function<void(KernelSite)> &make) {
+  std::optional<GpuCode> code;
+  makeFor(gpu, make, [&](mlir::ModuleOp kernels) {
+    auto compiled = compileGpuKernels(kernels, gpu);
+    if (compiled)
+      code = *std::move(compiled);
+    else
+      ADD_FAILURE() << gpu.name.str() << ": "
+                    << llvm::toString(compiled.takeError());
+  });
+  if (!code)
     return {};
-  }
   if (const char *folder = std::getenv("MLA_KEEP_PTX");
       folder && !code->resources.empty()) {
     std::string base = std::string(folder) + "/" +

@@ -100,7 +100,8 @@ AttentionSpec attentionOf(Format cache, int64_t heads, int64_t latent,
 TEST(Large, AttentionCompiles) {
   for (Format f : {Format::BF16, Format::F16, Format::FP8E4M3})
     expectFits([&](KernelSite site) {
-      for (int64_t heads : {1, 8, 20, 64, 128})
+      // Heads are a divisor, no more: one, a power of two, another.
+      for (int64_t heads : {1, 20, 128})
         latentAttentionPrefill(site, attentionOf(f, heads, 512, 64));
       latentAttentionPrefill(site, attentionOf(f, 4, 64, 64));
       latentAttentionPrefill(site, attentionOf(f, 4, 192, 0));

@@ -201,7 +201,7 @@ TEST(Matrix, FoldedRowsCompile) {
 }
 
 TEST(Matrix, GridsCoverTheTokens) {
-  compileFor(*lookupGpu("sm_90a"), [](KernelSite site) {
+  makeFor(*lookupGpu("sm_90a"), [](KernelSite site) {
     EXPECT_EQ(linear(site, plain(Format::BF16, {256}, 512, 8)).grid, "16");
     std::string tiles = linear(site, plain(Format::BF16, {256}, 512, 64)).grid;
     EXPECT_EQ(linear(site, plain(Format::BF16, {256}, 512, 4096)).grid,

@@ -13,7 +13,8 @@ namespace {
 
 TEST(Sample, Compile) {
   expectCompiles([](KernelSite site) {
-    for (int64_t vocab : {1, 7, 100, 4096, 129280, 163840, 163841, 1000003}) {
+    // One logit, one slice, Kimi's, rows that begin anywhere, fewer candidates.
+    for (int64_t vocab : {1, 100, 163840, 163841, 1000003}) {
       argmax(site, vocab);
       sample(site, vocab);
     }
@@ -22,7 +23,7 @@ TEST(Sample, Compile) {
 }
 
 TEST(Sample, PartialRowsKeepTheAlignmentOfTheirHeads) {
-  compileFor(*lookupGpu("sm_90a"), [](KernelSite site) {
+  makeFor(*lookupGpu("sm_90a"), [](KernelSite site) {
     for (int64_t vocab : {1, 163840, 163841, 1000003, 4000000}) {
       SampleKernels kernels = sample(site, vocab);
       EXPECT_EQ(kernels.partialWidth % 4, 0) << vocab;

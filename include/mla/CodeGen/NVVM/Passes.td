@@ -31,6 +31,9 @@ def LowerToNVVMPass : Pass<"mla-lower-to-nvvm", "::mlir::ModuleOp"> {
     %y = mla.workspace of "layers.0.mlp.up_proj/linear:0" : !mla.buffer<["tokens", "512"], f32>
     mla.launch @linear_... grid "132" (%x, %g, %w, %y : ...) scalars ["tokens"] for "layers.0.mlp.up_proj" reads "262144"
     ```
+    One more program, `@sample`, chooses ids from the logits that a step left, if
+    the vocabulary is below 2^22.
+
     Does not place workspaces: `mla-plan-memory` does.
   }];
   let options = [
@@ -40,6 +43,8 @@ def LowerToNVVMPass : Pass<"mla-lower-to-nvvm", "::mlir::ModuleOp"> {
                "Most tokens of a step, ascending; one program each (default 1, 8, 64)">,
     Option<"maxSequences", "max-sequences", "int64_t", "64",
            "Most sequences of a step">,
+    Option<"sampling", "sampling", "bool", "true",
+           "Add the program that chooses ids from logits">,
     Option<"maxContext", "max-context", "int64_t", "131072",
            "Most tokens of a sequence">,
     Option<"activations", "activations", "std::string", "\"16bit\"",
