@@ -12,7 +12,19 @@ namespace {
 /// Far more than a cache holds, in parts that come again only after all others.
 constexpr uint64_t readParts = 4, readPart = uint64_t(256) << 20;
 
-Result<double> readRate(Gpu &gpu) {
+/// Hz, of what probe_matrix_bf16 left at `times`.
+Result<double> clockOf(Gpu &gpu, const Memory &times) {
+  int64_t clock[2] = {}; // Cycles, nanoseconds.
+  MLA_RETURN_IF_ERROR(
+      gpu.read(times.address(), std::as_writable_bytes(std::span(clock))));
+  if (clock[0] <= 0 || clock[1] <= 0)
+    return internalError("GPU " + std::to_string(gpu.ordinal) +
+                         ": its counters stand still");
+  return static_cast<double>(clock[0]) / static_cast<double>(clock[1]) * 1e9;
+}
+
+/// Reads of memory, and the clock meanwhile.
+Status readRate(Gpu &gpu, DeviceFigures &figures) {
   MLA_ASSIGN_OR_RETURN(auto memory, gpu.memory());
   uint64_t part = std::min(readPart, memory.first / (2 * readParts) >> 20 << 20);
   if (part == 0)
@@ -21,33 +33,48 @@ Result<double> readRate(Gpu &gpu) {
   MLA_ASSIGN_OR_RETURN(Memory buffer,
                        gpu.allocate(part * readParts, "the read bandwidth"));
   MLA_ASSIGN_OR_RETURN(Memory sink, gpu.allocate(4096, "a sink"));
-  double best = 0;
+  MLA_ASSIGN_OR_RETURN(Memory times, gpu.allocate(4096, "times"));
+  auto readAll = [&](int blocks) -> Status {
+    for (uint64_t i = 0; i < readParts; ++i) {
+      uint64_t arguments[] = {buffer.address() + i * part, sink.address(),
+                              part};
+      MLA_RETURN_IF_ERROR(gpu.launch(Kernel::Read, blocks * gpu.multiprocessors,
+                                     arguments, i > 0));
+    }
+    return {};
+  };
   for (int blocks : {1, 2, 4}) {
-    auto enqueue = [&]() -> Status {
-      for (uint64_t i = 0; i < readParts; ++i) {
-        uint64_t arguments[] = {buffer.address() + i * part, sink.address(),
-                                part};
-        MLA_RETURN_IF_ERROR(gpu.launch(Kernel::Read,
-                                       blocks * gpu.multiprocessors, arguments,
-                                       i > 0));
-      }
-      return {};
-    };
     MLA_ASSIGN_OR_RETURN(double seconds,
-                         gpu.time(enqueue, 20, "to measure its reads"));
-    best = std::max(best, static_cast<double>(part * readParts) / seconds);
+                         gpu.time([&] { return readAll(blocks); }, 20,
+                                  "to measure its reads"));
+    figures.readBytesPerSecond =
+        std::max(figures.readBytesPerSecond,
+                 static_cast<double>(part * readParts) / seconds);
   }
-  return best;
+  // One block counts, for a shorter time than all others read; a block an SM
+  // leaves room for it.
+  constexpr uint64_t rounds = 4000;
+  uint64_t arguments[] = {times.address(), rounds};
+  for (int i = 0; i < 8; ++i) {
+    MLA_RETURN_IF_ERROR(readAll(1));
+    if (i == 0)
+      MLA_RETURN_IF_ERROR(
+          gpu.launchIn(gpu.side, Kernel::Matrix, 1, arguments));
+  }
+  MLA_RETURN_IF_ERROR(gpu.finish("to measure its clock"));
+  MLA_ASSIGN_OR_RETURN(figures.clockHz, clockOf(gpu, times));
+  return {};
 }
 
 /// Products of matrices by tensor cores, and the clock meanwhile.
 Status matrixRate(Gpu &gpu, DeviceFigures &figures) {
   // As in lib/CodeGen/NVVM/ProbeKernels.cpp.
-  constexpr double flopsARound = 16 * 2.0 * 16 * 8 * 16, warps = 8, blocks = 2;
+  constexpr double flopsARound = 16 * 2.0 * 16 * 8 * 16, warps = 8;
+  constexpr int64_t blocks = 2;
   constexpr uint64_t rounds = 20000; // Some milliseconds.
   MLA_ASSIGN_OR_RETURN(Memory times, gpu.allocate(4096, "times"));
   uint64_t arguments[] = {times.address(), rounds};
-  auto grid = static_cast<int64_t>(blocks) * gpu.multiprocessors;
+  int64_t grid = blocks * gpu.multiprocessors;
   MLA_ASSIGN_OR_RETURN(
       double seconds,
       gpu.time([&] { return gpu.launch(Kernel::Matrix, grid, arguments); }, 5,
@@ -55,14 +82,7 @@ Status matrixRate(Gpu &gpu, DeviceFigures &figures) {
   figures.bf16FlopsPerSecond = static_cast<double>(grid) * warps *
                                static_cast<double>(rounds) * flopsARound /
                                seconds;
-  int64_t clock[2] = {}; // Cycles, nanoseconds.
-  MLA_RETURN_IF_ERROR(
-      gpu.read(times.address(), std::as_writable_bytes(std::span(clock))));
-  if (clock[0] <= 0 || clock[1] <= 0)
-    return internalError("GPU " + std::to_string(gpu.ordinal) +
-                         ": its counters stand still");
-  figures.clockHz =
-      static_cast<double>(clock[0]) / static_cast<double>(clock[1]) * 1e9;
+  MLA_ASSIGN_OR_RETURN(figures.matrixClockHz, clockOf(gpu, times));
   return {};
 }
 
@@ -84,7 +104,7 @@ Result<double> launchGap(Gpu &gpu) {
 Result<DeviceFigures> measureDevice(Gpu &gpu) {
   DeviceFigures figures;
   MLA_RETURN_IF_ERROR(gpu.enter());
-  MLA_ASSIGN_OR_RETURN(figures.readBytesPerSecond, readRate(gpu));
+  MLA_RETURN_IF_ERROR(readRate(gpu, figures));
   MLA_RETURN_IF_ERROR(matrixRate(gpu, figures));
   MLA_ASSIGN_OR_RETURN(figures.launchGapSeconds, launchGap(gpu));
   return figures;

@@ -84,8 +84,10 @@ Status Gpu::start() {
   MLA_RETURN_IF_ERROR(check(driver.primaryCtxRetain(&context, device),
                             "cuDevicePrimaryCtxRetain", attempt));
   MLA_RETURN_IF_ERROR(enter());
-  return check(driver.streamCreate(&stream, streamNonBlocking),
-               "cuStreamCreate", attempt);
+  for (Stream *one : {&stream, &side})
+    MLA_RETURN_IF_ERROR(check(driver.streamCreate(one, streamNonBlocking),
+                              "cuStreamCreate", attempt));
+  return {};
 }
 
 Status Gpu::loadKernels() {
@@ -124,8 +126,9 @@ Gpu::~Gpu() {
   driver.ctxSetCurrent(context);
   if (module)
     driver.moduleUnload(module);
-  if (stream)
-    driver.streamDestroy(stream);
+  for (Stream one : {stream, side})
+    if (one)
+      driver.streamDestroy(one);
   driver.ctxSetCurrent(nullptr);
   driver.primaryCtxRelease(device);
 }
@@ -168,8 +171,8 @@ Status Gpu::read(uint64_t at, std::span<std::byte> to) {
   return finish("to read memory");
 }
 
-Status Gpu::launch(Kernel kernel, int64_t blocks,
-                   std::span<const uint64_t> arguments, bool early) {
+Status Gpu::launchIn(Stream in, Kernel kernel, int64_t blocks,
+                     std::span<const uint64_t> arguments, bool early) {
   const Loaded &loaded = kernels[static_cast<size_t>(kernel)];
   LaunchAttribute attribute;
   attribute.id = programmaticStreamSerialization;
@@ -177,7 +180,7 @@ Status Gpu::launch(Kernel kernel, int64_t blocks,
   LaunchConfig config;
   config.gridX = static_cast<unsigned>(blocks);
   config.blockX = static_cast<unsigned>(loaded.threads);
-  config.stream = stream;
+  config.stream = in;
   config.attributes = &attribute;
   config.attributeCount = early ? 1 : 0;
   std::vector<void *> parameters;
@@ -190,14 +193,18 @@ Status Gpu::launch(Kernel kernel, int64_t blocks,
 }
 
 Status Gpu::finish(const std::string &attempt) {
+  MLA_RETURN_IF_ERROR(finishIn(side, attempt));
+  return finishIn(stream, attempt);
+}
+
+Status Gpu::finishIn(Stream in, const std::string &attempt) {
   if (hung)
     return internalError("GPU " + std::to_string(ordinal) +
                          " is still busy with what did not end");
   Event event = nullptr;
   MLA_RETURN_IF_ERROR(
       check(driver.eventCreate(&event, 0), "cuEventCreate", attempt));
-  Status status = check(driver.eventRecord(event, stream), "cuEventRecord",
-                        attempt);
+  Status status = check(driver.eventRecord(event, in), "cuEventRecord", attempt);
   auto begin = std::chrono::steady_clock::now();
   while (status.ok()) {
     Code code = driver.eventQuery(event);

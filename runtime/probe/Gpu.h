@@ -60,7 +60,7 @@ public:
   const int ordinal;
   hal::cuda::Ordinal device = 0;
   hal::cuda::Context context = nullptr;
-  hal::cuda::Stream stream = nullptr;
+  hal::cuda::Stream stream = nullptr, side = nullptr; ///< the second beside it
   std::string name, address; ///< "NVIDIA H200", "0000:01:00.0"
   int major = 0, minor = 0, multiprocessors = 0, l2Bytes = 0;
   bool hung = false;
@@ -76,8 +76,12 @@ public:
 
   /// One launch. `early`: may begin while the one before it runs.
   Status launch(Kernel kernel, int64_t blocks,
-                std::span<const uint64_t> arguments, bool early = false);
-  /// Waits for what was launched, at most `patience`.
+                std::span<const uint64_t> arguments, bool early = false) {
+    return launchIn(stream, kernel, blocks, arguments, early);
+  }
+  Status launchIn(hal::cuda::Stream in, Kernel kernel, int64_t blocks,
+                  std::span<const uint64_t> arguments, bool early = false);
+  /// Waits for what was launched in either stream, at most `patience`.
   Status finish(const std::string &attempt);
   /// Median seconds of what `enqueue` launches, as a graph, over `repeats` after
   /// one that does not count.
@@ -88,6 +92,7 @@ public:
                const std::string &attempt) const;
 
 private:
+  Status finishIn(hal::cuda::Stream in, const std::string &attempt);
   Gpu(const hal::cuda::Driver &driver, int ordinal)
       : driver(driver), ordinal(ordinal) {}
   Status start();

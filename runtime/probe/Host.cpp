@@ -181,6 +181,9 @@ Result<Report> probeHost(const Options &options) {
   MLA_ASSIGN_OR_RETURN(m.readBytesPerSecond, readRate(*pool, m.l2Bytes));
   m.bf16FlopsPerSecond = vectorRate(*pool);
   m.launchGapSeconds = launchGap(*pool);
+  for (double *figure : {&m.clockHz, &m.readBytesPerSecond,
+                         &m.bf16FlopsPerSecond, &m.launchGapSeconds})
+    *figure = rounded(*figure);
   m.sources["/device/multiprocessors"] = "reported: threads that are used";
   m.sources["/device/memory_bytes"] = "reported: Linux";
   m.sources["/device/reserved_bytes"] =

@@ -15,8 +15,10 @@ using Gpus = std::vector<std::unique_ptr<Gpu>>;
 
 /// What of a GPU can be measured alone.
 struct DeviceFigures {
-  double readBytesPerSecond = 0, bf16FlopsPerSecond = 0, clockHz = 0,
-         launchGapSeconds = 0;
+  double readBytesPerSecond = 0, bf16FlopsPerSecond = 0, launchGapSeconds = 0;
+  /// While memory is read, which is what decoding does, and while tensor cores
+  /// work, which takes more power.
+  double clockHz = 0, matrixClockHz = 0;
 };
 Result<DeviceFigures> measureDevice(Gpu &gpu);
 
@@ -38,6 +40,9 @@ struct NcclFigures {
   std::vector<CollectiveTime> times;
 };
 Result<NcclFigures> measureNccl(Gpus &gpus, const std::string &file);
+
+/// To four digits: what a measurement is worth, and a person can read.
+double rounded(double value);
 
 /// 4.33e12, "B/s" -> "4.33 TB/s"; 5.1e-7, "s" -> "0.51 us".
 std::string withUnit(double value, const std::string &unit);

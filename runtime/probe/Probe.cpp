@@ -14,6 +14,12 @@ namespace mla::probe {
 using namespace hal::cuda;
 using runtime::formatBytes;
 
+double rounded(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.3e", value);
+  return std::strtod(text, nullptr);
+}
+
 std::string withUnit(double value, const std::string &unit) {
   const std::pair<double, const char *> prefixes[] = {
       {1e15, "P"}, {1e12, "T"}, {1e9, "G"},  {1e6, "M"},
@@ -50,6 +56,14 @@ public:
     }
     if (!lost)
       MLA_RETURN_IF_ERROR(reserved());
+    for (double *figure :
+         {&m.clockHz, &m.readBytesPerSecond, &m.bf16FlopsPerSecond,
+          &m.fp8FlopsPerSecond, &m.fp4FlopsPerSecond, &m.launchGapSeconds,
+          &m.link.writeBytesPerSecond, &m.link.readBytesPerSecond,
+          &m.link.latencySeconds})
+      *figure = rounded(*figure);
+    for (CollectiveTime &time : m.collectives)
+      time.seconds = rounded(time.seconds);
     report.lines.insert(
         report.lines.begin(),
         {{"GPUs", std::to_string(gpus.size()) + " x " + gpus[0]->name,
@@ -113,6 +127,7 @@ private:
 
   /// The slowest of each figure: a step waits for the slowest device.
   Status device() {
+    double matrixClock = 0;
     for (const auto &gpu : gpus) {
       progress << "measuring GPU " << gpu->ordinal << " (" << gpu->name << ")"
                << std::endl;
@@ -123,6 +138,7 @@ private:
       least(m.readBytesPerSecond, f.readBytesPerSecond);
       least(m.bf16FlopsPerSecond, f.bf16FlopsPerSecond);
       least(m.clockHz, f.clockHz);
+      least(matrixClock, f.matrixClockHz);
       m.launchGapSeconds = std::max(m.launchGapSeconds, f.launchGapSeconds);
     }
     m.sources["/device/read_bytes_per_second"] =
@@ -133,7 +149,7 @@ private:
          : m.capability()->hasTcgen05 ? "; tcgen05 reaches more"
                                       : "");
     m.sources["/device/clock_hz"] =
-        "measured: mla-run probe, cycles while tensor cores work";
+        "measured: mla-run probe, cycles while memory is read";
     m.sources["/device/launch_gap_seconds"] =
         "measured: mla-run probe, empty kernels in a graph with programmatic "
         "dependent launch";
@@ -145,7 +161,9 @@ private:
                             withUnit(m.bf16FlopsPerSecond, "FLOP/s"),
                             "mma.sync m16n8k16, operands in registers"});
     report.lines.push_back(
-        {"clock", withUnit(m.clockHz, "Hz"), "while tensor cores work"});
+        {"clock", withUnit(m.clockHz, "Hz"),
+         "while memory is read; " + withUnit(matrixClock, "Hz") +
+             " while tensor cores work"});
     report.lines.push_back({"launch gap", withUnit(m.launchGapSeconds, "s"),
                             "empty kernels, graph, dependent launch"});
     return {};

@@ -54,7 +54,7 @@ TEST(Mistakes, EachIsOneLine) {
       {one, "\"reserved_bytes\": 1073741824", "\"reserved_bytes\": 150109880320",
        "m: at /device/reserved_bytes: expected an integer from 0 to "
        "150109880319, found number 150109880320"},
-      {one, "\"l2_bytes\": 52428800", "\"l2_bytes\": -1",
+      {one, "\"l2_bytes\": 62914560", "\"l2_bytes\": -1",
        "m: at /device/l2_bytes: expected an integer from 0 to 1099511627776, "
        "found number -1"},
       {one, "\"read_bytes_per_second\": 4.33e12",

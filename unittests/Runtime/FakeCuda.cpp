@@ -121,6 +121,10 @@ extern "C" {
 /// As when the process starts.
 void fakeCudaReset() {
   fakeCuda = {};
+  for (auto &[address, allocation] : allocations)
+    std::free(reinterpret_cast<void *>(address));
+  allocations.clear();
+  used = 0;
   lost = capturing = false;
 }
 
