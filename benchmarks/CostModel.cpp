@@ -44,7 +44,11 @@ bool judged(const std::string &group) {
 /// Kernels, ops of several kernels, and the step as a whole.
 void judge(const Model &model, double start, const MeasuredStep &step,
            std::vector<Line> &lines, std::map<std::string, int> &unknown) {
-  std::map<std::string, std::pair<double, double>> ops;
+  struct Times {
+    double measured = 0, predicted = 0;
+    bool all = true; ///< its kernels can be compared
+  };
+  std::map<std::string, Times> ops;
   double sum = 0;
   int64_t launches = 0;
   bool whole = true;
@@ -57,22 +61,26 @@ void judge(const Model &model, double start, const MeasuredStep &step,
       continue;
     }
     sum += p->seconds * double(k.launches);
-    if (!comparable(k, model.machine()))
-      continue;
-    // Each kernel was measured in a graph of its own.
-    double measured = k.seconds - start / double(k.measured);
-    lines.push_back({"kernel " + p->family, step.name, k.name, measured,
-                     p->seconds});
     std::string op = p->op;
     // Linears are judged one by one, others together.
     if (op == "linear")
       op += " " + k.name;
-    ops[op].first += measured;
-    ops[op].second += p->seconds;
+    if (!comparable(k, model.machine())) {
+      ops[op].all = false;
+      continue;
+    }
+    // Each kernel was measured in a graph of its own.
+    double measured = k.seconds - start / double(k.measured);
+    lines.push_back({"kernel " + p->family, step.name, k.name, measured,
+                     p->seconds});
+    ops[op].measured += measured;
+    ops[op].predicted += p->seconds;
   }
   for (const auto &[op, times] : ops)
-    if (std::string group = "op " + op.substr(0, op.find(' ')); judged(group))
-      lines.push_back({group, step.name, op, times.first, times.second});
+    if (std::string group = "op " + op.substr(0, op.find(' '));
+        times.all && judged(group))
+      lines.push_back(
+          {group, step.name, op, times.measured, times.predicted});
   // Whole steps only of models; step functions are mostly embeddings and heads.
   if (whole && step.isModel)
     lines.push_back({step.step.tokens == 1 ? "step" : "step of several tokens",

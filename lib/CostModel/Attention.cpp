@@ -113,14 +113,19 @@ Estimate Model::attentionDecode(const Attention &shape,
   p.latency = t("attention.latency") +
               t("attention.head_latency") *
                   double(std::min(d.blockHeads, shape.heads)) +
-              t("attention.ramp_latency") * ramp * ramp / (1 + ramp * ramp) +
+              t("attention.ramp_latency") * ramp / (1 + ramp) +
               writtenBytes(shape, step.tokens, splits) /
                   (m.readBytesPerSecond * t("attention.partial_share"));
   if (step.tokens > 1)
     p.latency += t("attention.several_latency"); // to find a block's token
   // Groups of heads read the same rows, all but the first from L2.
   p.memory = t.reading(all, busiest / double(std::min(d.groups, d.perSM)));
-  p.decode = t.cycles(tilesOfSM * cycles(t, shape, d));
+  // A block's last tile is computed when all are read.
+  double tileTime = t.cycles(cycles(t, shape, d));
+  double last =
+      double(std::min(d.perSM, ceilDiv(blocks, m.multiprocessors)));
+  p.latency += last * tileTime;
+  p.decode = (tilesOfSM - last) * tileTime;
   t.finish(e, p);
   return e += attentionCombine(shape, step);
 }

@@ -93,6 +93,7 @@ constexpr Constant all[] = {
     {"tile.latency", seconds, 8e-7, 1e-7, 2e-5},
     {"tile.mma_cycles", cyclesEach, 4, 0.5, 50},
     {"tile.nvfp4.bytes_per_cycle", bytesACycle, 6.3, 1, 100},
+    {"tile.partial_factor", ratio, 1.3, 1, 5},
     {"tile.x_bytes_per_cycle", bytesACycle, 19, 1, 200},
 };
 static_assert(std::is_sorted(std::begin(all), std::end(all),

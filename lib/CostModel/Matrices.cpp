@@ -130,6 +130,9 @@ Estimate Model::linearTile(std::span<const Matrix> segments,
   Parts p;
   p.latency = t("tile.latency");
   p.memory = t.reading(e.weightBytes, weights);
+  // A tile that is not full is fetched row by row.
+  if (!few && tokens % tile != 0)
+    staging *= t("tile.partial_factor");
   if (few) {
     // What is largest hides the rest.
     p.decode = std::max(
@@ -162,7 +165,8 @@ Estimate Model::linearLarge(std::span<const Matrix> segments, int64_t tokens,
   for (const Matrix &s : segments)
     tiles += ceilDiv(s.rows, 32);
   tiles = ceilDiv(tiles, 8);
-  int64_t best = 0, ofBlock = 128, most = std::max<int64_t>(tokens, 2048);
+  int64_t best = 0, ofBlock = 128,
+          most = tokens <= 64 ? 64 : std::max<int64_t>(tokens, 4096);
   for (int64_t n = 128; n >= 64; n -= 16) {
     int64_t cost =
         ceilDiv(tiles * ceilDiv(most, n), m.multiprocessors) * (n + 16);
