@@ -219,7 +219,7 @@ struct ExpertSpec {
   /// The two kernels of one token: choose the experts, as route() does. For "indices
   /// [, weights]" below the operands are then "logits [, bias rows]".
   RoutingAttr routing = {};
-  std::optional<Format> bias = std::nullopt;
+  std::optional<Format> bias = {};
 };
 /// Whether the two kernels of one token can choose the experts themselves. Others
 /// have route() before them.
