@@ -23,14 +23,15 @@
 // and group are made known as uniform, or addresses take the last registers.
 //
 // Shared memory: 4 tiles of 16 rows (8 of less than 10,000 bytes) with 16 bytes between
-// rows (no bank conflicts), 74,752 bytes in 16-bit formats, 75,776 in FP8; 21,024 of
+// rows (no bank conflicts), 74,752 bytes in 16-bit formats, 75,776 in FP8; 21,056 of
 // the two groups: partial scores, limits, probabilities, notes.
 //
 // A pair and row costs 2 * (576 + 512) flops; 64 pairs share the 1,152 bytes (FP8:
 // 576) of a row. Bound by instructions and shared memory together: a tile takes about
-// 1,500 clocks of an SM, of which products at the rate of mma.sync need 880 and shared
-// memory 1,050 (FP8: 700, but it converts every fragment). Reading queries and writing
-// results, f32, 12 us a block, are not hidden: one block has the SM.
+// 1,450 clocks of an H200's SM; counted, its products at the rate of mma.sync are 880
+// and its shared memory 1,050 (FP8: 700, but it converts every fragment). Reading
+// queries and writing results, f32, 12 us a block, are not hidden, but for the L2 cache
+// getting the queries of the block that comes next: one block has the SM.
 //
 // Rows from the end of a sequence on are copies of its last row with probability 0, so
 // nothing unwritten is read.
@@ -58,14 +59,16 @@ static_assert(plan::pageTokens % tileRows == 0, "a tile is in one page");
 struct Prefill {
   KernelBuilder &k;
   const AttentionSpec &spec;
+  const Gpu &gpu;
   bool fp8;
   int64_t width, rowBytes, pitch, slotBytes;
   int64_t slots;
   int64_t steps;   ///< of 16 values of the contraction, a warp
   int64_t nTiles;  ///< of 8 latent values, a warp
   Ptr tiles, full, empty;
+  Ptr begins; ///< [slot][2]: of the run that a tile begins, rows and next token
   Ptr own; ///< what the group has, at the offsets below
-  /// Of `own`: for each reader, partial scores [source][n-tile][lane][2] and limits
+  /// Of `own`: for each reader, partial scores [source][n-tile][lane][2], limits
   /// [lane][2] (one used); probabilities [m-tile][lane][4], factors [tile's
   /// parity][pair], flags [warp], the next run's token [warp], the barriers of
   /// partial scores and of probabilities.
@@ -86,8 +89,8 @@ struct Prefill {
   Ptr keys, values; ///< of this lane in the first tile, for ldmatrix
   Vs query;          ///< [m-tile][step][4]
 
-  Prefill(KernelBuilder &k, const AttentionSpec &spec)
-      : k(k), spec(spec), fp8(spec.cache == Format::FP8E4M3),
+  Prefill(KernelBuilder &k, const AttentionSpec &spec, const Gpu &gpu)
+      : k(k), spec(spec), gpu(gpu), fp8(spec.cache == Format::FP8E4M3),
         width(spec.latent + spec.rope) {
     rowBytes = width * (fp8 ? 1 : 2);
     pitch = rowBytes + 16;
@@ -142,7 +145,8 @@ private:
   void waitGroup(Ptr barrier, V index) {
     k.mbarrierWait(barrier, index & 1);
   }
-  Vs runBody(V begin, V end, ArrayRef<V> state);
+  void noteRun(V first, V begin);
+  std::pair<Vs, V> runBody(V first, V begin, ArrayRef<V> state);
   void store(ArrayRef<V> state);
   Vs mma(ArrayRef<V> a, ArrayRef<V> b, ArrayRef<V> c) {
     return spec.cache == Format::BF16 ? k.mmaBF16(a, b, c) : k.mmaF16(a, b, c);
@@ -165,6 +169,7 @@ void Prefill::setUp() {
   own = k.shared(2 * OwnBytes, 128);
   full = k.shared(slots * 8, 8);
   empty = k.shared(slots * 8, 8);
+  begins = k.shared(slots * 8, 8);
   k.when(k.thread() == 0, [&] {
     for (int64_t i = 0; i < slots; ++i) {
       k.mbarrierInit(full + 8 * i, producers / 32);
@@ -249,6 +254,9 @@ void Prefill::copy(const Run &run, V tile, V index, V page) {
   V slot = index % slots;
   k.mbarrierWait(empty + slot * 8, (index / slots & 1) ^ 1);
   Ptr barrier = full + slot * 8;
+  k.when((tile == 0) & (quarter == 0) & (lane == 0), [&] {
+    k.storeWords(begins + slot * 8, {run.rows, run.next});
+  });
   k.when(lane == 0,
          [&] { k.mbarrierExpect(barrier, k.i32(4 * rowBytes)); });
   k.syncWarp();
@@ -282,6 +290,12 @@ void Prefill::produce() {
                });
         return Vs{run.next, now[1] + tiles};
       });
+  // The queries of the block that will have this SM next.
+  V ahead = pairOfBlock() - gpu.multiprocessors * pairsOfBlock;
+  k.when((k.thread() == consumers) & (ahead >= 0), [&] {
+    k.bulkPrefetchL2(k.buffer(0) + k.to64(ahead) * (width * 4),
+                     k.i32(pairsOfBlock * width * 4));
+  });
 }
 
 /// s += this warp's part of the scores of tile `index`: [m-tile][n-tile][4].
@@ -450,14 +464,30 @@ Vs Prefill::softmax(V index, ArrayRef<V> state) {
   return {maximum, sum};
 }
 
-/// The tiles [begin, end). State: maximum, sum, accumulators.
-Vs Prefill::runBody(V begin, V end, ArrayRef<V> state) {
-  Vs first(16, k.f32(0));
+/// Notes the limits of a run and the token behind it, while its first tile is there.
+void Prefill::noteRun(V first, V begin) {
+  V next = k.loadI32(begins + (begin % slots * 8 + 4));
+  // Pair 8 * warp + lane / 4 of the block is this lane's in the softmax.
+  V id = readAnew(k, "tid");
+  V token = (pairOfBlock() + (id >> 2)) / spec.heads;
+  V mine = (token >= first) & (token < next);
+  V limit = k.loadI32(k.buffer(1) + k.minimum(token, tokens - 1) * 4) + 1 +
+            begin * tileRows - (id & 3) * 2;
+  k.store(partialFrom + Limits, k.select(mine, limit, k.i32(0)));
+  k.store(own + quarter * 4 + Next, next);
+}
+
+/// All tiles of the run of token `first`; the first has the number `begin`. State:
+/// maximum, sum, accumulators. Also returns the number behind the tiles.
+std::pair<Vs, V> Prefill::runBody(V first, V begin, ArrayRef<V> state) {
+  Vs s(16, k.f32(0));
   waitFull(begin);
-  scores(begin, first);
-  storePartial(first);
+  scores(begin, s);
+  storePartial(s);
+  noteRun(first, begin);
   Vs init = softmax(begin, state.take_front(2));
   init.append(state.begin() + 2, state.end());
+  V end = begin + k.ceilDiv(k.loadI32(begins + begin % slots * 8), tileRows);
   Vs out = k.loop(
       begin, end - 1, 1, init, [&](V index, ArrayRef<V> now) {
         waitFull(index + 1);
@@ -481,7 +511,7 @@ Vs Prefill::runBody(V begin, V end, ArrayRef<V> state) {
   output(index, a, acc);
   arrive(empty + index % slots * 8);
   llvm::copy(acc, out.begin() + 2);
-  return out;
+  return {out, end};
 }
 
 void Prefill::store(ArrayRef<V> state) {
@@ -531,20 +561,7 @@ void Prefill::consume() {
   Vs end = k.loopWhile(
       state, [&](ArrayRef<V> now) { return lastToken() >= now[0]; },
       [&](ArrayRef<V> now) {
-        Run run = runAt(now[0]);
-        V begin = now[1], end = begin + run.tiles();
-        // Pair 8 * warp + lane / 4 of the block is this lane's in the softmax.
-        V myToken = (pairOfBlock() + (readAnew(k, "tid") >> 2)) / spec.heads;
-        V limit = k.ifElse(
-            (myToken >= now[0]) & (myToken < run.next), {k.i32Type()},
-            [&] {
-              return Vs{k.loadI32(k.buffer(1) + myToken * 4) + 1 +
-                        begin * tileRows - t * 2};
-            },
-            [&] { return Vs{k.i32(0)}; })[0];
-        k.store(partialFrom + Limits, limit);
-        k.store(own + quarter * 4 + Next, run.next);
-        Vs state = runBody(begin, end, now.drop_front(2));
+        auto [state, end] = runBody(now[0], now[1], now.drop_front(2));
         Vs out{k.loadI32(own + quarter * 4 + Next), end};
         out.append(state);
         return out;
@@ -589,7 +606,7 @@ AttentionKernels latentAttentionPrefill(KernelSite site,
                   {"read", "read", "read", "read", "read", "write",
                    "write", "write"},
                   spec.cache == Format::FP8E4M3 ? 3 : 2, {threads});
-  Prefill(k, spec).build();
+  Prefill(k, spec, site.gpu).build();
   k.finish();
   return out;
 }
