@@ -17,7 +17,10 @@
 //
 // A block takes every so many tiles, as many blocks as multiprocessors: the next
 // tile's first copies are under way in the last step of one, and sums are stored
-// while they arrive. (8% of 2048 columns, against a block for each tile.)
+// while they arrive. A lane's rows are neighbours, stored as 16 bytes, and a residual
+// is loaded a few tokens ahead. (Together 419 to 348 us for 7168 rows, 2048 columns,
+// 4096 tokens; with 7168 columns, where a tile is long, a block for each was 3%
+// faster.)
 //
 // Copies are cp.async of 16 bytes, each warp its own rows and 16 tokens. A warp's
 // rows are its own; of x, mbarriers tell a slot full and empty, so warps run up to
