@@ -107,13 +107,16 @@ Kernel expertsGateUpOne(KernelSite site, const ExpertSpec &spec,
                  sharedAt = gateAt + 2;
   SmallVector<StringRef> access(sharedAt + (sharedPairs ? 2 : 0), "read");
   access.push_back("write");
-  // Its blocks are to be there before the router's have ended, beside them, and one
-  // on each SM: two where the router has no block would leave others without, and
-  // take twice the time. So its registers are all but those of the router, 16 warps
-  // of 56, which is more than half.
-  int64_t registers = (65536 - 512 * 56) / (s.warps() * 32) / 8 * 8;
+  // Right behind the router, its blocks are to be there before the router's have
+  // ended, beside them, and one on each SM: two where the router has no block would
+  // leave other SMs without, and take twice the time. So its registers are all but
+  // those of the router, 16 warps of 56, which is more than half.
+  int64_t registers = 0;
+  if (spec.routing)
+    registers = std::min<int64_t>(
+        (65536 - 512 * 56) / (s.warps() * 32) / 8 * 8, 255);
   KernelBuilder k(site.kernels, site.loc, name, access, 0,
-                  {s.warps() * 32, 1, std::min<int64_t>(registers, 255)});
+                  {s.warps() * 32, 1, registers});
   StreamCore core(k, s);
   Ptr ids = k.shared(4 * spec.topk), chosenWeights = k.buffer(weightsAt);
   std::optional<Router> router;
