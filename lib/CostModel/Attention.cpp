@@ -162,6 +162,24 @@ Estimate Model::attentionCombine(const Attention &shape,
   return e;
 }
 
+Estimate Model::attentionCombineExpand(const Attention &shape, int64_t v,
+                                       const Step &step) const {
+  Terms t(m, c);
+  Estimate e = heads(shape.heads, {Format::BF16, v, shape.latent}, step.tokens);
+  if (m.isHost())
+    return e;
+  DecodeSplit d(shape, step.tokens, m);
+  int64_t splits = divide(d, step.tokens, step.context + 1).second;
+  Parts p;
+  // Blocks of a head read its splits each for themselves, and its matrix before.
+  p.latency = t("attention.combine_latency") + t("attention.expand_latency");
+  p.memory = std::max(e.floorSeconds,
+                      writtenBytes(shape, step.tokens, splits) /
+                          (m.readBytesPerSecond * t("attention.combine_share")));
+  t.finish(e, p);
+  return e;
+}
+
 Estimate Model::attentionPrefill(const Attention &shape,
                                  const Step &step) const {
   Terms t(m, c);
