@@ -68,21 +68,16 @@ static double writtenBytes(const Attention &shape, int64_t tokens,
 
 /// Cycles of a tile of a block. Measurements say little of those of few heads, which
 /// memory bounds: a block of half the heads does not take less than half of them, as
-/// it loads the same rows, and none comes closer to the tensor cores than 0.8 of what
-/// prompts do, which use each row for more heads.
+/// it loads the same rows.
 static double cycles(const Terms &t, const Attention &shape,
                      const DecodeSplit &d) {
   auto fitted = [&](std::string_view size) {
     return t("attention", cacheName(shape.cache), size);
   };
-  constexpr double half = 0.55;
   double of32 = fitted("cycles_32");
-  double of16 = std::max(fitted("cycles_16"), half * of32);
-  double of8 = std::max(fitted("cycles_8"), half * of16);
-  double prompts = t("prefill", cacheName(shape.cache), "cycles") *
-                   1.25 * double(d.blockHeads * d.tile) / (64 * 16);
-  double own = d.blockHeads <= 8 ? of8 : d.blockHeads <= 16 ? of16 : of32;
-  return std::max(own, prompts);
+  double of16 = std::max(fitted("cycles_16"), 0.5 * of32);
+  double of8 = std::max(fitted("cycles_8"), 0.55 * of16);
+  return d.blockHeads <= 8 ? of8 : d.blockHeads <= 16 ? of16 : of32;
 }
 
 Estimate Model::attentionDecode(const Attention &shape,
