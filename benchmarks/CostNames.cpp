@@ -46,6 +46,12 @@ public:
       all.push_back(*n);
     return all;
   }
+  /// The last part if it is a number.
+  std::optional<int64_t> last() const {
+    size_t at = rest.rfind('_');
+    Name part(at == std::string_view::npos ? rest : rest.substr(at + 1));
+    return part.number();
+  }
   bool has(std::string_view part) const {
     std::string text = "_" + std::string(rest) + "_";
     return text.find("_" + std::string(part) + "_") != std::string::npos;
@@ -99,6 +105,14 @@ Found attention(const Model &model, Name name, const std::string &family,
   if (!format || n.size() < 3)
     return std::nullopt;
   Attention shape{n[0], n[1], n[2], *format};
+  if (family == "combine_expand") {
+    // Scale, splits and "one" stand between the shape and the values of a head.
+    std::optional<int64_t> v = name.last();
+    if (!v)
+      return std::nullopt;
+    return found(family, "attention",
+                 model.attentionCombineExpand(shape, *v, step));
+  }
   if (family == "latent_attention_prefill")
     return found(family, model.attentionPrefill(shape, step));
   Estimate combine = model.attentionCombine(shape, step);
@@ -121,11 +135,12 @@ Found experts(const Model &model, Name name, const std::string &family,
       {*format, inner, hidden}, {*format, hidden, inner}, n[2], n[3], 0};
   if (family.ends_with("_one")) {
     shape.sharedRows = n.size() > 4 ? n[4] : 0;
+    shape.chooses = name.has("sigmoid") || name.has("softmax");
     return found(family, "experts",
                  down ? model.expertsDownOne(shape)
                       : model.expertsGateUpOne(shape));
   }
-  std::string kind = name.has("many") ? "_many" : "_few";
+  std::string kind = name.has("few") ? "_few" : "_many";
   return found(family + kind, "experts" + kind,
                down ? model.expertsDown(shape, step.tokens)
                     : model.expertsGateUp(shape, step.tokens));
@@ -161,8 +176,15 @@ Found predict(const Model &model, std::string_view text, const Step &step) {
        {"linear_stream", "linear_tile", "linear_large", "linear_f32"})
     if (Name name(text); name.take(family))
       return linear(model, name, family, step);
+  if (Name name(text); name.take("latent_attention_join")) {
+    std::vector<int64_t> n = name.numbers(); // heads, latent
+    if (n.size() < 2)
+      return std::nullopt;
+    return found("latent_attention_join",
+                 model.rows(step.tokens, 12 * n[0] * n[1]));
+  }
   for (const char *family : {"latent_attention_prefill", "latent_attention",
-                             "latent_combine"})
+                             "latent_combine", "combine_expand"})
     if (Name name(text); name.take(family))
       return attention(model, name, family, step);
   for (const char *family : {"experts_gate_up_one", "experts_down_one",

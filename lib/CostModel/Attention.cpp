@@ -68,21 +68,16 @@ static double writtenBytes(const Attention &shape, int64_t tokens,
 
 /// Cycles of a tile of a block. Measurements say little of those of few heads, which
 /// memory bounds: a block of half the heads does not take less than half of them, as
-/// it loads the same rows, and none comes closer to the tensor cores than 0.8 of what
-/// prompts do, which use each row for more heads.
+/// it loads the same rows.
 static double cycles(const Terms &t, const Attention &shape,
                      const DecodeSplit &d) {
   auto fitted = [&](std::string_view size) {
     return t("attention", cacheName(shape.cache), size);
   };
-  constexpr double half = 0.55;
   double of32 = fitted("cycles_32");
-  double of16 = std::max(fitted("cycles_16"), half * of32);
-  double of8 = std::max(fitted("cycles_8"), half * of16);
-  double prompts = t("prefill", cacheName(shape.cache), "cycles") *
-                   1.25 * double(d.blockHeads * d.tile) / (64 * 16);
-  double own = d.blockHeads <= 8 ? of8 : d.blockHeads <= 16 ? of16 : of32;
-  return std::max(own, prompts);
+  double of16 = std::max(fitted("cycles_16"), 0.5 * of32);
+  double of8 = std::max(fitted("cycles_8"), 0.55 * of16);
+  return d.blockHeads <= 8 ? of8 : d.blockHeads <= 16 ? of16 : of32;
 }
 
 Estimate Model::attentionDecode(const Attention &shape,
@@ -158,6 +153,24 @@ Estimate Model::attentionCombine(const Attention &shape,
     p.memory = (writtenBytes(shape, step.tokens, splits) +
                 4 * values * double(step.tokens)) /
                (m.readBytesPerSecond * t("attention.combine_share"));
+  t.finish(e, p);
+  return e;
+}
+
+Estimate Model::attentionCombineExpand(const Attention &shape, int64_t v,
+                                       const Step &step) const {
+  Terms t(m, c);
+  Estimate e = heads(shape.heads, {Format::BF16, v, shape.latent}, step.tokens);
+  if (m.isHost())
+    return e;
+  DecodeSplit d(shape, step.tokens, m);
+  int64_t splits = divide(d, step.tokens, step.context + 1).second;
+  Parts p;
+  // Blocks of a head read its splits each for themselves, and its matrix before.
+  p.latency = t("attention.combine_latency") + t("attention.expand_latency");
+  p.memory = std::max(e.floorSeconds,
+                      writtenBytes(shape, step.tokens, splits) /
+                          (m.readBytesPerSecond * t("attention.combine_share")));
   t.finish(e, p);
   return e;
 }

@@ -74,7 +74,10 @@ Estimate Model::expertsGateUpOne(const Experts &shape) const {
   // Up to two quads of the last four are computed alone.
   work.busiestDecoded = quadBytes * double(roundUp(quads, 2) * waves);
   work.columns = double(shape.gate.columns);
-  t.finish(e, streamParts(t, work, t("experts.gate_latency")));
+  double latency = t("experts.gate_latency");
+  if (shape.chooses)
+    latency += t("experts.choice_latency");
+  t.finish(e, streamParts(t, work, latency));
   return e;
 }
 

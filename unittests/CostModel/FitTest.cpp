@@ -74,6 +74,16 @@ TEST(CostNames, ShapesOfKernels) {
                 "experts_gate_up_one_nvfp4_256_7168_384_8_256_norm_bf16_3727c5ac",
                 one, "experts_gate_up_one", "experts"),
       m.expertsGateUpOne(x).seconds);
+  x.chooses = true;
+  EXPECT_EQ(secondsOf(m,
+                      "experts_gate_up_one_nvfp4_256_7168_384_8_256_norm_bf16_"
+                      "3727c5ac_sigmoid_noaux_tc_384_8_1_1_1_4034ed91_f32",
+                      one, "experts_gate_up_one", "experts"),
+            m.expertsGateUpOne(x).seconds);
+  a.cache = Format::FP8E4M3;
+  EXPECT_EQ(secondsOf(m, "combine_expand_fp8_e4m3_8_512_64_3e1426e5_264_one_128",
+                      one, "combine_expand", "attention"),
+            m.attentionCombineExpand(a, 128, one).seconds);
   EXPECT_EQ(secondsOf(m, "experts_down_one_nvfp4_7168_256_384_8_256_residual",
                       one, "experts_down_one", "experts"),
             m.expertsDownOne(x).seconds);

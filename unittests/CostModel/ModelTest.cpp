@@ -42,6 +42,7 @@ void eachEstimate(const Model &model, int64_t n,
     std::string name(formatName(f));
     Attention a{8 * n, 512, 64, f};
     body("decode " + name, model.attentionDecode(a, {1, 1, 1000 * n}));
+    body("combined " + name, model.attentionCombineExpand(a, 128, {1, 1, 99}));
     body("decodes " + name,
          model.attentionDecode({16, 512, 64, f}, {n, n, 100 * n}));
     body("prefill " + name,

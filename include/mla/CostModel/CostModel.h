@@ -69,6 +69,9 @@ struct Experts {
   int64_t experts, topk;
   /// Rows of the shared expert's gate if it is joined, else 0.
   int64_t sharedRows = 0;
+  /// One token: gate and up choose from the router's logits, without a kernel
+  /// before (then route() is not launched).
+  bool chooses = false;
 };
 
 enum class Collective { Nccl, OneShot, Fused };
@@ -118,6 +121,9 @@ public:
   Estimate attentionDecode(const Attention &shape, const Step &step) const;
   /// The second of these.
   Estimate attentionCombine(const Attention &shape, const Step &step) const;
+  /// One token: the second joined with values out of the latent space, `v` a head.
+  Estimate attentionCombineExpand(const Attention &shape, int64_t v,
+                                  const Step &step) const;
   /// Attention of prompts (PrefillAttention).
   Estimate attentionPrefill(const Attention &shape, const Step &step) const;
   /// Experts of one token, both kernels (ExpertOne*).
