@@ -315,7 +315,10 @@ TEST_F(GenerateTest, BenchTakesEither) {
   options.repeat = 1;
   for (int64_t context : {0, 10})
     for (cli::SampleOn where : {cli::SampleOn::Auto, cli::SampleOn::Host}) {
-      options.context = context;
+      if (context)
+        options.steps = {{1, context, 1}};
+      else
+        options.steps.clear();
       options.sampleOn = where;
       log = {};
       std::ostringstream out;
@@ -341,7 +344,9 @@ TEST_F(GenerateTest, AShareIsBenchedAndNotRun) {
   options.decodeTokens = 2;
   options.repeat = 1;
   for (int64_t context : {0, 10}) {
-    options.context = context;
+    options.steps.clear();
+    if (context)
+      options.steps = {{1, context, 1}};
     std::ostringstream out;
     status = cli::bench(options, out);
     EXPECT_TRUE(status.ok()) << status.message();
