@@ -115,12 +115,14 @@ Found attention(const Model &model, Name name, const std::string &family,
   }
   if (family == "latent_attention_prefill")
     return found(family, model.attentionPrefill(shape, step));
+  // Prompts may be lowered as if they were decoded.
+  const char *op = step.tokens > 8 * step.sequences ? "prompts, split" : "attention";
   Estimate combine = model.attentionCombine(shape, step);
   if (family == "latent_combine")
-    return found(family, "attention", combine);
+    return found(family, op, combine);
   Estimate e = model.attentionDecode(shape, step);
   e.seconds -= combine.seconds;
-  return found(family, "attention", e);
+  return found(family, op, e);
 }
 
 Found experts(const Model &model, Name name, const std::string &family,

@@ -44,6 +44,15 @@ DecodeSplit::DecodeSplit(const Attention &shape, int64_t tokens,
 }
 } // namespace
 
+/// New tokens of a sequence, and rows that one of them sees on average: what is behind
+/// it, half of the new ones.
+static int64_t newTokens(const Step &step) {
+  return std::max<int64_t>(step.tokens / std::max<int64_t>(step.sequences, 1), 1);
+}
+static int64_t meanRows(const Step &step) {
+  return step.context + (newTokens(step) + 1) / 2;
+}
+
 /// Tiles of the longest split, and how many splits there are: every token has
 /// `rows` rows.
 static std::pair<int64_t, int64_t>
@@ -76,16 +85,17 @@ static double cycles(const Terms &t, const Attention &shape,
   };
   double of32 = fitted("cycles_32");
   double of16 = std::max(fitted("cycles_16"), 0.5 * of32);
-  double of8 = std::max(fitted("cycles_8"), 0.55 * of16);
+  double of8 = std::max(fitted("cycles_8"), 0.75 * of16);
   return d.blockHeads <= 8 ? of8 : d.blockHeads <= 16 ? of16 : of32;
 }
 
 Estimate Model::attentionDecode(const Attention &shape,
                                 const Step &step) const {
   Terms t(m, c);
-  int64_t rows = step.context + 1;
+  int64_t rows = meanRows(step);
   double rowBytes = cacheRowBytes(shape);
-  double all = double(step.sequences) * double(rows) * rowBytes;
+  double all = double(step.sequences) *
+               double(step.context + newTokens(step)) * rowBytes;
   Estimate e;
   e.launches = 1;
   e.cacheBytes = all;
@@ -132,7 +142,7 @@ Estimate Model::attentionCombine(const Attention &shape,
     return {};
   Terms t(m, c);
   DecodeSplit d(shape, step.tokens, m);
-  int64_t splits = divide(d, step.tokens, step.context + 1).second;
+  int64_t splits = divide(d, step.tokens, meanRows(step)).second;
   bool joined = splits > step.tokens;
   auto values = double(shape.heads * shape.latent);
   Estimate e;
@@ -164,10 +174,13 @@ Estimate Model::attentionCombineExpand(const Attention &shape, int64_t v,
   if (m.isHost())
     return e;
   DecodeSplit d(shape, step.tokens, m);
-  int64_t splits = divide(d, step.tokens, step.context + 1).second;
+  int64_t splits = divide(d, step.tokens, meanRows(step)).second;
   Parts p;
   // Blocks of a head read its splits each for themselves, and its matrix before.
-  p.latency = t("attention.combine_latency") + t("attention.expand_latency");
+  int64_t blocks = shape.heads * ceilDiv(v, 32);
+  p.latency = (t("attention.combine_latency") + t("attention.expand_latency") +
+               t("attention.expand_split_latency") * double(splits)) *
+              double(ceilDiv(blocks, m.multiprocessors));
   p.memory = std::max(e.floorSeconds,
                       writtenBytes(shape, step.tokens, splits) /
                           (m.readBytesPerSecond * t("attention.combine_share")));

@@ -28,6 +28,7 @@ constexpr Constant all[] = {
     {"attention.combine_latency", seconds, 1.8e-6, 1e-7, 1e-5},
     {"attention.combine_share", ratio, 1.3, 0.05, 8},
     {"attention.expand_latency", seconds, 4e-7, 0, 1e-5},
+    {"attention.expand_split_latency", seconds, 1.2e-8, 0, 1e-6},
     {"attention.fp8_e4m3.cycles_16", cyclesEach, 1280, 50, 20000},
     {"attention.fp8_e4m3.cycles_32", cyclesEach, 2080, 50, 20000},
     {"attention.fp8_e4m3.cycles_8", cyclesEach, 900, 50, 20000},

@@ -82,7 +82,10 @@ Estimate Model::linearStream(std::span<const Matrix> segments,
   work.format = format;
   work.bytes = e.weightBytes;
   work.busiestBytes = quadBytes * double(ofBlock * waves);
-  work.busiestDecoded = quadBytes * double(decodedQuads(ofBlock) * waves);
+  // bf16, one quad a block: an instruction has four of its units.
+  bool folded = format == Format::BF16 && ofBlock == 1;
+  work.busiestDecoded =
+      quadBytes * double((folded ? 1 : decodedQuads(ofBlock)) * waves);
   work.columns = double(segments[0].columns);
   double latency = t("stream.latency");
   if (prologue.norm)
