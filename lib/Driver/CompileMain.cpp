@@ -36,8 +36,8 @@ static std::vector<std::string> stageNames() {
 
 static std::vector<std::string> targetNames() {
   std::vector<std::string> names;
-  for (const Target *target : targets())
-    names.push_back(target->name.str());
+  for (const Target &target : targets())
+    names.push_back(target.name.str());
   return names;
 }
 

@@ -88,31 +88,24 @@ cost::Step LoweringSite::step() const {
 // Targets
 //===----------------------------------------------------------------------===//
 
-static std::vector<Target> &gpuTargets() {
-  static std::vector<Target> list;
-  return list;
-}
-
-void mla::registerGpuLowerings(ArrayRef<Lowering> lowerings) {
-  gpuTargets().clear();
-  for (const Gpu &gpu : gpus())
-    gpuTargets().push_back({gpu.name, lowerings});
-}
-
-ArrayRef<const Target *> mla::targets() {
-  static std::vector<const Target *> all;
-  if (all.size() != 1 + gpuTargets().size()) {
-    all = {&hostTarget()};
-    for (const Target &target : gpuTargets())
-      all.push_back(&target);
-  }
+/// The host first.
+static std::vector<Target> &allTargets() {
+  static std::vector<Target> all{hostTarget()};
   return all;
 }
 
+void mla::registerGpuLowerings(ArrayRef<Lowering> lowerings) {
+  allTargets() = {hostTarget()};
+  for (const Gpu &gpu : gpus())
+    allTargets().push_back({gpu.name, lowerings});
+}
+
+ArrayRef<Target> mla::targets() { return allTargets(); }
+
 const Target *mla::lookupTarget(StringRef name) {
-  for (const Target *target : targets())
-    if (target->name == name)
-      return target;
+  for (const Target &target : targets())
+    if (target.name == name)
+      return &target;
   return nullptr;
 }
 
@@ -232,6 +225,17 @@ bool mla::isTensorLevelOp(Operation *op) {
 
 std::optional<Refusal> mla::needsNothing(Operation *, const LoweringSite &) {
   return std::nullopt;
+}
+
+std::optional<Refusal> mla::needsSharedMemory(int64_t bytes, const Gpu &gpu) {
+  if (bytes <= gpu.sharedBytesPerBlock)
+    return std::nullopt;
+  return Refusal{Need::SharedMemory,
+                 "needs " + std::to_string(bytes) +
+                     " bytes of shared memory, found " +
+                     std::to_string(gpu.sharedBytesPerBlock) + " on " +
+                     gpu.name.str(),
+                 ""};
 }
 
 std::optional<Refusal> mla::needsPlainWeights(Operation *op,

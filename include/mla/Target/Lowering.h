@@ -123,7 +123,7 @@ struct Target {
 };
 
 /// All targets: the host, and the GPUs whose table has been registered.
-llvm::ArrayRef<const Target *> targets();
+llvm::ArrayRef<Target> targets();
 const Target *lookupTarget(llvm::StringRef name);
 /// Gives the table to every GPU; select() refuses all for those that no code is
 /// generated for. Once, at the start of a
@@ -187,6 +187,8 @@ std::optional<Refusal> needsPlainWeights(mlir::Operation *op,
 /// A collective that exchanges nothing: ranks do not exchange rows yet.
 std::optional<Refusal> needsLocalCollective(mlir::Operation *op,
                                             const LoweringSite &site);
+/// A kernel whose blocks take so much shared memory.
+std::optional<Refusal> needsSharedMemory(int64_t bytes, const Gpu &gpu);
 std::optional<Refusal> needsNothing(mlir::Operation *op,
                                     const LoweringSite &site);
 

@@ -89,15 +89,8 @@ static Needed refusesSplit(Operation *op, const LoweringSite &site) {
                    "needs more than 16 heads for its second team, found " +
                        heads,
                    ""};
-  int64_t bytes = decodeShape(spec, form, *site.gpu).sharedBytes();
-  if (bytes > site.gpu->sharedBytesPerBlock)
-    return Refusal{Need::SharedMemory,
-                   "needs " + std::to_string(bytes) +
-                       " bytes of shared memory, found " +
-                       std::to_string(site.gpu->sharedBytesPerBlock) + " on " +
-                       site.gpu->name.str(),
-                   ""};
-  return std::nullopt;
+  return needsSharedMemory(decodeShape(spec, form, *site.gpu).sharedBytes(),
+                           *site.gpu);
 }
 
 static Needed refusesPrefill(Operation *op, const LoweringSite &site) {
