@@ -146,6 +146,9 @@ Result<std::unique_ptr<TargetMachine>> TargetMachine::open(StringRef text) {
 // The choice
 //===----------------------------------------------------------------------===//
 
+/// Costs this near to the least are the least: the model is not better.
+static constexpr double withinError = 1.1;
+
 Selection mla::select(const Target &target, Operation *op,
                       const LoweringSite &site, ArrayRef<Override> overrides) {
   Selection selection;
@@ -174,33 +177,45 @@ Selection mla::select(const Target &target, Operation *op,
   auto rank = [&](const Candidate &c) {
     return c.refusal ? 2 : wish && c.lowering->name == wish->lowering ? 0 : 1;
   };
-  llvm::stable_sort(selection.candidates,
-                    [&](const Candidate &a, const Candidate &b) {
-                      if (rank(a) != rank(b) || rank(a) == 2)
-                        return rank(a) < rank(b);
-                      return a.estimate->seconds < b.estimate->seconds;
-                    });
-  const Candidate *chosen = selection.chosen();
-  if (!chosen)
+  auto before = [&](const Candidate &a, const Candidate &b) {
+    if (rank(a) != rank(b) || rank(a) == 2)
+      return rank(a) < rank(b);
+    return a.estimate->seconds < b.estimate->seconds;
+  };
+  SmallVector<Candidate> &all = selection.candidates;
+  auto best = llvm::min_element(all, before);
+  if (best == all.end() || best->refusal)
     return selection;
-  bool wished = rank(*chosen) == 0;
-  double best = chosen->estimate->seconds;
-  for (Candidate &c : llvm::drop_begin(selection.candidates)) {
+  bool wished = rank(*best) == 0;
+  if (!wished) {
+    double enough = withinError * best->estimate->seconds;
+    best = llvm::find_if(all, [&](const Candidate &c) {
+      return !c.refusal && c.estimate->seconds <= enough;
+    });
+  }
+  std::rotate(all.begin(), best, best + 1);
+  std::stable_sort(all.begin() + 1, all.end(), before);
+  double least = all.front().estimate->seconds;
+  for (Candidate &c : llvm::drop_begin(all)) {
     if (c.refusal)
       continue;
     double seconds = c.estimate->seconds;
+    std::string takes = llvm::formatv("takes {0:f1} us, ", seconds * 1e6);
     if (wished)
       c.refusal = {Need::Override,
                    "--lower " + wish->op + "=" + wish->lowering + " is given",
                    ""};
-    else if (seconds > best)
-      c.refusal = {Need::Cost,
-                   llvm::formatv("takes {0:f1} us, {1:f2} times as long",
-                                 seconds * 1e6, seconds / best),
-                   ""};
+    else if (seconds > least)
+      c.refusal = {
+          Need::Cost,
+          takes + llvm::formatv("{0:f2} times as long", seconds / least).str(),
+          ""};
     else
       c.refusal = {Need::Cost,
-                   llvm::formatv("takes {0:f1} us, no less", seconds * 1e6), ""};
+                   takes + (seconds < least ? "not so much less that the model's "
+                                              "error could not make it"
+                                            : "no less"),
+                   ""};
   }
   return selection;
 }

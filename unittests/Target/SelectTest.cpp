@@ -85,6 +85,21 @@ TEST_F(Select, CostDecidesThenTheOrderOfTheTable) {
   EXPECT_EQ(slow.refusal->text, "takes 30.0 us, 1.50 times as long");
 }
 
+TEST_F(Select, WhatTheModelCannotTellApartIsDecidedByTheTable) {
+  static const Lowering close[] = {
+      {"first", "mla.add", needsNothing, takes<105>},
+      {"second", "mla.add", needsNothing, takes<100>},
+      {"far", "mla.add", needsNothing, takes<111>},
+  };
+  registerGpuLowerings(close);
+  Selection selection = on("sm_120a");
+  EXPECT_EQ(selection.chosen()->lowering->name, "first");
+  EXPECT_EQ(selection.candidates[1].lowering->name, "second");
+  EXPECT_EQ(selection.candidates[1].refusal->text.substr(0, 17),
+            "takes 100.0 us, n");
+  EXPECT_EQ(selection.candidates[2].lowering->name, "far");
+}
+
 TEST_F(Select, AnOverrideDecidesWhereItCan) {
   Selection selection = on("sm_120a", {{"add", "slow"}});
   EXPECT_EQ(selection.chosen()->lowering->name, "slow");

@@ -113,7 +113,7 @@ struct Lowering {
 
 struct Target {
   llvm::StringRef name; ///< of an architecture
-  /// Of those that cost the same, the first is taken.
+  /// Of those whose costs the model cannot tell apart (10%), the first is taken.
   llvm::ArrayRef<Lowering> lowerings;
 
   std::string fullName(const Lowering &lowering) const {
@@ -161,7 +161,8 @@ struct Selection {
 };
 
 /// Judges every lowering of `target` for `op`. An override decides where its
-/// lowering has all it needs, else cost.
+/// lowering has all it needs, else cost: the first in the table whose cost is within
+/// a tenth of the least.
 Selection select(const Target &target, mlir::Operation *op,
                  const LoweringSite &site,
                  llvm::ArrayRef<Override> overrides = {});

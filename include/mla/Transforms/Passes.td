@@ -285,8 +285,8 @@ def SelectLoweringPass : Pass<"mla-select-lowering", "::mlir::ModuleOp"> {
   let description = [{
     Gives each tensor-level op the attribute `lowering`, the name of a row of the
     target's table: of the op's candidates that have all they need the one that
-    takes the least time on the machine, for steps as large as the program's, or
-    the one that `lower` names. Where programs differ, it is a dictionary from their
+    takes the least time on the machine, for steps as large as the program's (within
+    a tenth, the first), or the one that `lower` names. Where programs differ, it is a dictionary from their
     names. Where an op has several candidates, `candidates` says of each what it
     costs and why it is not taken.
 
