@@ -92,8 +92,14 @@ SmallVector<int64_t> mla::stepTokens(const PipelineOptions &options) {
   return tokens;
 }
 
-static std::string activations(const PipelineOptions &options) {
-  return options.fp4Activations ? "fp4" : "16bit";
+/// What selecting, verifying and lowering for a GPU must agree on.
+template <typename PassOptions>
+static void setSite(PassOptions &pass, const PipelineOptions &options) {
+  pass.target = options.target;
+  pass.stepTokens = stepTokens(options);
+  pass.maxSequences = options.maxSequences;
+  pass.maxContext = options.maxContext;
+  pass.activations = options.fp4Activations ? "fp4" : "16bit";
 }
 
 //===----------------------------------------------------------------------===//
@@ -122,19 +128,11 @@ void mla::buildSelectPipeline(OpPassManager &pm,
   // What costs least depends on how large a step is: the programs are those that
   // the next stage makes.
   SelectLoweringPassOptions select;
-  select.target = options.target;
-  select.stepTokens = stepTokens(options);
-  select.maxSequences = options.maxSequences;
-  select.maxContext = options.maxContext;
+  setSite(select, options);
   select.lower.assign(options.lower.begin(), options.lower.end());
-  select.activations = activations(options);
   pm.addPass(createSelectLoweringPass(select));
   VerifySelectedPassOptions verify;
-  verify.target = options.target;
-  verify.stepTokens = stepTokens(options);
-  verify.maxSequences = options.maxSequences;
-  verify.maxContext = options.maxContext;
-  verify.activations = activations(options);
+  setSite(verify, options);
   pm.addPass(createVerifySelectedPass(verify));
 }
 
@@ -146,11 +144,7 @@ void mla::buildLowerPipeline(OpPassManager &pm,
                              const PipelineOptions &options) {
   if (isGpu(options)) {
     LowerToNVVMPassOptions lower;
-    lower.target = options.target;
-    lower.stepTokens = stepTokens(options);
-    lower.maxSequences = options.maxSequences;
-    lower.maxContext = options.maxContext;
-    lower.activations = activations(options);
+    setSite(lower, options);
     lower.sampling = options.sampling;
     pm.addPass(createLowerToNVVMPass(lower));
   } else {

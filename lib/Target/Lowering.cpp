@@ -146,9 +146,6 @@ Result<std::unique_ptr<TargetMachine>> TargetMachine::open(StringRef text) {
 // The choice
 //===----------------------------------------------------------------------===//
 
-/// Costs this near to the least are the least: the model is not better.
-static constexpr double withinError = 1.1;
-
 Selection mla::select(const Target &target, Operation *op,
                       const LoweringSite &site, ArrayRef<Override> overrides) {
   Selection selection;

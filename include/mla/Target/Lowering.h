@@ -160,6 +160,9 @@ struct Selection {
   }
 };
 
+/// Costs up to this many times the least are no more than it: the model is not better.
+constexpr double withinError = 1.1;
+
 /// Judges every lowering of `target` for `op`. An override decides where its
 /// lowering has all it needs, else cost: the first in the table whose cost is within
 /// a tenth of the least.

@@ -127,7 +127,7 @@ LinearForm nvvm::bestForm(const LinearSpec &spec, const LoweringSite &site) {
     if (refusal(form, spec, site))
       continue;
     double seconds = estimate(form, spec, site, site.step()).seconds;
-    if (least == 0 || seconds * 1.1 < least)
+    if (least == 0 || seconds * withinError < least)
       least = seconds, best = form;
   }
   return best;

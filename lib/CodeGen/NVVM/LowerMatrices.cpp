@@ -161,6 +161,15 @@ void ProgramLowering::lowerExperts(Operation *op, Input x,
   spec.maxTokens = maxTokens();
   int64_t gateBytes = 2 * bytesInMemory(spec.gate);
   int64_t downBytes = bytesInMemory(spec.down);
+  // The shared expert by itself, with the residual stream.
+  auto lowerShared = [&] {
+    Value sum = workspace({"tokens", text(spec.down.rows)}, Format::F32);
+    Value inner =
+        workspace({"tokens", text(matrix(shared[0]).rows)}, Format::F32);
+    lowerLinear(op, x, shared.take_front(2), {inner}, {}, /*gated=*/true);
+    lowerLinear(op, {inner, nullptr}, {shared[2]}, {sum}, residual);
+    return sum;
+  };
   bool chooses = choice && canChooseInExperts(spec, choice->routing);
   if (choice && !chooses)
     std::tie(indices, weights) = launchRoute(op, *choice);
@@ -200,14 +209,8 @@ void ProgramLowering::lowerExperts(Operation *op, Input x,
         {text(spec.topk * spec.gate.rows + spec.sharedRows)}, Format::F32);
     first.push_back(h);
     second[0] = h;
-    if (!joined && !shared.empty()) {
-      Value sum = workspace({"tokens", text(spec.down.rows)}, Format::F32);
-      Value inner =
-          workspace({"tokens", text(matrix(shared[0]).rows)}, Format::F32);
-      lowerLinear(op, x, shared.take_front(2), {inner}, {}, /*gated=*/true);
-      lowerLinear(op, {inner, nullptr}, {shared[2]}, {sum}, residual);
-      residual = sum;
-    }
+    if (!joined && !shared.empty())
+      residual = lowerShared();
     launch(op, expertsGateUpOne(site(op), spec), first, {},
            text(spec.topk * gateBytes + sharedGate));
     if (residual)
@@ -220,16 +223,10 @@ void ProgramLowering::lowerExperts(Operation *op, Input x,
   std::string pairs = "tokens * " + text(spec.topk);
   std::string slots = "min(" + pairs + ", " + text(spec.experts) + ")";
   SmallVector<Value> addends;
-  if (!shared.empty()) {
-    Value sum = workspace({"tokens", text(spec.down.rows)}, Format::F32);
-    Value inner =
-        workspace({"tokens", text(matrix(shared[0]).rows)}, Format::F32);
-    lowerLinear(op, x, shared.take_front(2), {inner}, {}, /*gated=*/true);
-    lowerLinear(op, {inner, nullptr}, {shared[2]}, {sum}, residual);
-    addends.push_back(sum);
-  } else if (residual) {
+  if (!shared.empty())
+    addends.push_back(lowerShared());
+  else if (residual)
     addends.push_back(residual);
-  }
   Value order = workspace({pairs}, Format::I32);
   Value active = workspace({slots}, Format::I32);
   Value offsets = workspace({slots + " + 1"}, Format::I32);
