@@ -65,6 +65,11 @@ function(mla_mlir_library name)
                                                    ${MLIR_INCLUDE_DIRS})
   target_compile_definitions(${name} PUBLIC ${MLA_LLVM_DEFINITIONS})
   target_link_libraries(${name} PUBLIC ${ARG_LINK} MLIR LLVM)
+  # Files that stand together in one (CMAKE_UNITY_BUILD) have one each, and read
+  # their headers once anyway.
+  set_target_properties(${name} PROPERTIES
+    UNITY_BUILD_CODE_AFTER_INCLUDE "#undef DEBUG_TYPE"
+    DISABLE_PRECOMPILE_HEADERS "${CMAKE_UNITY_BUILD}")
   if(ARG_DEPENDS)
     add_dependencies(${name} ${ARG_DEPENDS})
   endif()

@@ -80,11 +80,11 @@ finish() {
 
 count "packages" setup_packages
 [ "$failed" -eq 0 ] || finish
-count "build" setup_build dev
+count "build" setup_build ci
 [ "$failed" -eq 0 ] || finish
-unit_tests dev
-lit_tests dev
-count "generated documentation is current" "$root/docs/check-generated.sh" "$root/build/dev"
+unit_tests ci
+lit_tests ci
+count "generated documentation is current" "$root/docs/check-generated.sh" "$root/build/ci"
 count "paths named in the documentation exist" "$root/docs/check-paths.sh"
 if [ "${1:-}" != --quick ]; then
   count "sanitized build" setup_build asan-runtime unittests

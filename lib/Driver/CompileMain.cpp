@@ -15,7 +15,7 @@
 
 using namespace mla;
 
-static constexpr int failure = 1, usage = 2;
+static constexpr int exitFailure = 1, exitUsage = 2;
 
 /// The model that comes with mla, found from where this program lies, in a
 /// build tree as in an installed one.
@@ -74,7 +74,7 @@ static std::string footer() {
 static int complain(const std::string &message) {
   llvm::errs() << "mla-compile: error: " << message
                << "\nTry mla-compile --help.\n";
-  return usage;
+  return exitUsage;
 }
 
 int mla::compileMain(int argc, char **argv) {
@@ -277,7 +277,7 @@ int mla::compileMain(int argc, char **argv) {
     std::string message = llvm::toString(std::move(error));
     if (!message.empty())
       llvm::errs() << "mla-compile: error: " << message << "\n";
-    return failure;
+    return exitFailure;
   };
   if (explaining.given())
     return end(

@@ -81,7 +81,7 @@ struct Sum {
 };
 
 /// Everything that is told of a model.
-struct Report {
+struct ModelReport {
   const ModelConfig &config;
   const Checkpoint &checkpoint;
   std::map<std::pair<Kind, Format>, Sum> sums = {};
@@ -107,7 +107,7 @@ struct Report {
 //===----------------------------------------------------------------------===//
 
 void addWeight(const ModelWeight &weight, const StoredWeight &stored,
-               Report &report) {
+               ModelReport &report) {
   if (stored.parts.empty())
     return;
   Sum one = {1, stored.parts.size(), 0, 1};
@@ -133,7 +133,7 @@ struct CoarseBiases {
       first = weight.name();
     }
   }
-  void tell(Report &report) const {
+  void tell(ModelReport &report) const {
     if (layers)
       report.warnings.push_back(
           "e_score_correction_bias is stored in " +
@@ -144,7 +144,7 @@ struct CoarseBiases {
   }
 };
 
-void tellContradictions(const WeightFinder &finder, Report &report) {
+void tellContradictions(const WeightFinder &finder, ModelReport &report) {
   const std::string &source = report.config.quantization.source;
   for (const FormatContradiction &c : finder.contradictions())
     report.notes.push_back(
@@ -156,7 +156,7 @@ void tellContradictions(const WeightFinder &finder, Report &report) {
         "); the files decide");
 }
 
-void tellUnused(WeightFinder &finder, Report &report) {
+void tellUnused(WeightFinder &finder, ModelReport &report) {
   // The scales of the cache are not skipped.
   for (const std::string &name : report.kvScales.tensors)
     finder.markUsed(name);
@@ -181,8 +181,8 @@ void tellUnused(WeightFinder &finder, Report &report) {
                             (unused.unknown.size() > shown ? ", ..." : ""));
 }
 
-Report collect(const ModelConfig &config, const Checkpoint &checkpoint) {
-  Report report{config, checkpoint};
+ModelReport collect(const ModelConfig &config, const Checkpoint &checkpoint) {
+  ModelReport report{config, checkpoint};
   WeightFinder finder(config, checkpoint);
   CoarseBiases biases;
   bool headless = !config.tieWordEmbeddings && !finder.holds("lm_head");
@@ -251,7 +251,7 @@ void printRow(std::ostream &out, std::string_view kind, std::string_view format,
       << formatNumber(sum.bitsPerWeight(), 2) << "\n";
 }
 
-void printTable(const Report &report, std::ostream &out) {
+void printTable(const ModelReport &report, std::ostream &out) {
   out << "\n  " << std::left << std::setw(16) << "modules" << std::setw(10)
       << "format" << std::right << std::setw(9) << "weights" << std::setw(10)
       << "tensors" << std::setw(12) << "bytes" << std::setw(8) << "bits"
@@ -283,7 +283,7 @@ ScaleRange scaleRange(const KvScales &kv) {
   return range;
 }
 
-void printCache(const Report &report, std::ostream &out) {
+void printCache(const ModelReport &report, std::ostream &out) {
   const ModelConfig &config = report.config;
   out << "cache        " << config.latentWidth()
       << " values a token and layer; "
@@ -298,7 +298,7 @@ void printCache(const Report &report, std::ostream &out) {
   out << "\n";
 }
 
-void printText(const Report &report, std::ostream &out) {
+void printText(const ModelReport &report, std::ostream &out) {
   printModel(report.config, out);
   out << "checkpoint   " << report.checkpoint.folder().string() << ", "
       << count(report.checkpoint.files().size(), "shard") << ", "
@@ -315,7 +315,7 @@ void printText(const Report &report, std::ostream &out) {
     out << "WARNING      " << warning << "\n";
 }
 
-void printJson(const Report &report, std::ostream &out) {
+void printJson(const ModelReport &report, std::ostream &out) {
   using nlohmann::ordered_json;
   const ModelConfig &config = report.config;
   ordered_json json;
@@ -370,7 +370,7 @@ Status inspectModel(const std::filesystem::path &folder, bool json,
                     std::ostream &out) {
   MLA_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::read(folder));
   MLA_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(folder));
-  Report report = collect(config, checkpoint);
+  ModelReport report = collect(config, checkpoint);
   if (json)
     printJson(report, out);
   else

@@ -7,17 +7,17 @@
 
 namespace mla {
 
+Status notSupported(JsonValue at, const std::string &what) {
+  return unsupported(at.file() + ": at " + at.pointer() + ": " + what +
+                     " is not supported");
+}
+
 namespace {
 // What ByteLevel with use_regex splits by (GPT-2's pattern).
 constexpr std::string_view byteLevelPattern =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|"
     "\\s+(?!\\S)|\\s+";
 constexpr size_t maxStages = 64;
-
-Status notSupported(JsonValue at, const std::string &what) {
-  return unsupported(at.file() + ": at " + at.pointer() + ": " + what +
-                     " is not supported");
-}
 
 void splitLiteral(std::string_view text, std::string_view literal,
                   std::vector<std::string_view> &out) {

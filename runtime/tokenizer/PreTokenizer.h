@@ -17,6 +17,9 @@
 
 namespace mla {
 
+/// The error that `at` is `what`, which no tokenizer here has.
+Status notSupported(JsonValue at, const std::string &what);
+
 class PreTokenizer {
 public:
   struct Scratch {

@@ -16,11 +16,6 @@ namespace {
 // The trie is searched from every place of a text.
 constexpr size_t maxAddedToken = 1024;
 
-Status notSupported(JsonValue at, const std::string &what) {
-  return unsupported(at.file() + ": at " + at.pointer() + ": " + what +
-                     " is not supported");
-}
-
 /// False when the value is absent, null or false; records what is no boolean.
 bool flag(JsonValue value) { return value.present() && value.boolean(); }
 

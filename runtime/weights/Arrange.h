@@ -17,6 +17,11 @@
 
 namespace mla::runtime {
 
+/// `value` up to a multiple of `step`, both above 0.
+inline int64_t roundUp(int64_t value, int64_t step) {
+  return (value + step - 1) / step * step;
+}
+
 /// Rows [firstRow, firstRow + rows) of a tensor's matrix, or what stands behind
 /// a packed matrix, and their place.
 struct ArrangedItem {

@@ -13,10 +13,6 @@ namespace {
 /// Elements of an item: enough to hide its cost, few enough to share the work.
 constexpr int64_t itemElements = int64_t(1) << 17;
 
-int64_t roundUp(int64_t value, int64_t step) {
-  return (value + step - 1) / step * step;
-}
-
 /// Rows of an item: whole groups of what shares a row of scales, and a whole run
 /// of a transposed weight, which is converted as a whole.
 int64_t itemRows(const plan::Weight &w) {

@@ -15,10 +15,6 @@ namespace mla::runtime {
 namespace {
 constexpr int64_t tile = 128; ///< fp8_block: rows and columns of a block
 
-int64_t roundUp(int64_t value, int64_t step) {
-  return (value + step - 1) / step * step;
-}
-
 /// Bytes of `columns` columns of a row, of values and of scales (without those
 /// of fp8_block, which do not belong to a row).
 int64_t valueBytes(Format format, int64_t columns) {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,8 +45,6 @@ struct Allocation {
   size_t bytes;
   uintptr_t context;
 };
-std::map<Address, Allocation> allocations;
-
 uint32_t pattern(uint64_t index, uint64_t seed) {
   return (static_cast<uint32_t>(index) * 0x9E3779B1U) ^
          static_cast<uint32_t>(seed);
@@ -61,6 +60,38 @@ struct Launch {
   void run() const;
 };
 using List = std::vector<Launch>;
+
+/// What is alive. Left over when a test resets or the process ends, it goes with
+/// the driver, as with a real one: a device that hangs frees nothing, which is no
+/// leak of the host's memory. What must not be left, tests see in the counts.
+struct Alive {
+  std::map<Address, Allocation> allocations;
+  std::set<void *> mirrors;
+  std::set<List *> lists; ///< Graphs and their executables.
+
+  ~Alive() { clear(); }
+  void clear() {
+    for (auto &[address, allocation] : allocations)
+      std::free(reinterpret_cast<void *>(address));
+    for (void *mirror : mirrors)
+      std::free(mirror);
+    for (List *list : lists)
+      delete list;
+    allocations.clear();
+    mirrors.clear();
+    lists.clear();
+  }
+};
+Alive alive;
+
+template <typename T> T newList(const List &launches) {
+  return reinterpret_cast<T>(
+      *alive.lists.insert(new List(launches)).first);
+}
+void deleteList(void *list) {
+  alive.lists.erase(static_cast<List *>(list));
+  delete static_cast<List *>(list);
+}
 
 bool capturing = false;
 List captured;
@@ -81,9 +112,9 @@ __attribute__((visibility("default"))) FakeCuda fakeCuda;
 namespace {
 
 bool Launch::reaches(uint64_t address) const {
-  auto it = allocations.upper_bound(address);
+  auto it = alive.allocations.upper_bound(address);
   return fakeCuda.peerWorks ||
-         (it != allocations.begin() && std::prev(it)->second.context == context);
+         (it != alive.allocations.begin() && std::prev(it)->second.context == context);
 }
 
 void Launch::run() const {
@@ -121,9 +152,7 @@ extern "C" {
 /// As when the process starts.
 void fakeCudaReset() {
   fakeCuda = {};
-  for (auto &[address, allocation] : allocations)
-    std::free(reinterpret_cast<void *>(address));
-  allocations.clear();
+  alive.clear();
   used = 0;
   lost = capturing = false;
 }
@@ -193,21 +222,23 @@ Code cuMemAlloc_v2(Address *address, size_t bytes) {
   void *memory = std::malloc(bytes);
   std::memset(memory, 0xCD, bytes);
   *address = reinterpret_cast<Address>(memory);
-  allocations[*address] = {bytes, current};
+  alive.allocations[*address] = {bytes, current};
   used += bytes;
   return ++fakeCuda.buffers, Success;
 }
 Code cuMemFree_v2(Address address) {
-  used -= allocations[address].bytes;
-  allocations.erase(address);
+  used -= alive.allocations[address].bytes;
+  alive.allocations.erase(address);
   std::free(reinterpret_cast<void *>(address));
   return --fakeCuda.buffers, Success;
 }
 Code cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
   *memory = std::malloc(bytes);
+  alive.mirrors.insert(*memory);
   return ++fakeCuda.mirrors, Success;
 }
 Code cuMemFreeHost(void *memory) {
+  alive.mirrors.erase(memory);
   std::free(memory);
   return --fakeCuda.mirrors, Success;
 }
@@ -240,21 +271,20 @@ Code cuStreamBeginCapture_v2(Stream, int) {
 Code cuStreamEndCapture(Stream, Graph *graph) {
   capturing = false;
   ++fakeCuda.graphs;
-  return *graph = reinterpret_cast<Graph>(new List(captured)), Success;
+  return *graph = newList<Graph>(captured), Success;
 }
 Code cuGraphInstantiateWithFlags(GraphExec *exec, Graph graph,
                                  unsigned long long) {
   ++fakeCuda.execs;
-  *exec = reinterpret_cast<GraphExec>(
-      new List(*reinterpret_cast<List *>(graph)));
+  *exec = newList<GraphExec>(*reinterpret_cast<List *>(graph));
   return Success;
 }
 Code cuGraphDestroy(Graph graph) {
-  delete reinterpret_cast<List *>(graph);
+  deleteList(graph);
   return --fakeCuda.graphs, Success;
 }
 Code cuGraphExecDestroy(GraphExec exec) {
-  delete reinterpret_cast<List *>(exec);
+  deleteList(exec);
   return --fakeCuda.execs, Success;
 }
 Code cuGraphLaunch(GraphExec exec, Stream) {

@@ -12,6 +12,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "KernelSupport.h"
+#include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
 

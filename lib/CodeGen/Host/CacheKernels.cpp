@@ -5,6 +5,7 @@
 //===----------------------------------------------------------------------===//
 #include "KernelSupport.h"
 #include "mla/Support/Hash.h"
+#include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
 

@@ -141,12 +141,6 @@ static void emitExperts(KernelBuilder &k, const ExpertProduct &p,
   });
 }
 
-/// x * sigmoid(x) to 2^-21. An exact division is a call where it is emitted,
-/// and calls do not go with so many registers.
-static V quickSilu(KernelBuilder &k, V x) {
-  return x * k.reciprocal(k.f32(1) + k.exp(k.f32(0) - x));
-}
-
 Kernel expertsGateUp(KernelSite site, const ExpertSpec &spec) {
   ExpertProduct p{spec, spec.gate, 2};
   Kernel kernel{p.name("experts_gate_up"), p.grid()};

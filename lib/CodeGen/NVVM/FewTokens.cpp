@@ -82,7 +82,7 @@ public:
       column = column + t * 32 + chunk * 16 + s * 4;
       break;
     default:
-      column = column + chunk * chunkColumns + t * 4 + s * 16;
+      column = column + chunk * tileColumns + t * 4 + s * 16;
     }
     int64_t columns = product.matrix.columns;
     Vs values;

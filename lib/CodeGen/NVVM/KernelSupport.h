@@ -9,6 +9,7 @@
 #include "KernelBuilder.h"
 #include "Kernels.h"
 #include "mla/Plan/Plan.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace mla::nvvm {
 
@@ -56,18 +57,26 @@ inline V cacheRow(KernelBuilder &k, V position, V sequence, Ptr pageTable,
   return page * plan::pageTokens + position % plan::pageTokens;
 }
 
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+
 /// An i32 that orders, signed, as `v` does as a number: -0 is +0, and what never
 /// wins a comparison, NaN and -inf, is lowestKey.
 constexpr int64_t lowestKey = -2147483648;
 inline V orderKey(KernelBuilder &k, V v) {
   V bits = k.bits(v + k.f32(0)); // -0 + 0 is +0
   V flip = k.select(bits < 0, k.i32(0x7FFFFFFF), k.i32(0));
-  V wins = v > k.f32(-std::numeric_limits<double>::infinity());
+  V wins = v > k.f32(-infinity);
   return k.select(wins, bits ^ flip, k.i32(lowestKey));
 }
 /// The largest of a warp's keys.
 inline V largestKey(KernelBuilder &k, V key) {
   return k.reduxMax(key ^ lowestKey) ^ lowestKey;
+}
+
+/// x * sigmoid(x) to 2^-21. An exact division takes more registers, and is a
+/// call where it is emitted.
+inline V quickSilu(KernelBuilder &k, V x) {
+  return x * k.reciprocal(k.f32(1) + k.exp(k.f32(0) - x));
 }
 
 } // namespace mla::nvvm

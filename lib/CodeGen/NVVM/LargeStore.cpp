@@ -60,11 +60,6 @@ static void storeIf(KernelBuilder &k, V condition, Ptr to,
               constraints, Type(), args, /*sideEffects=*/true);
 }
 
-/// x * sigmoid(x) to 2^-21; an exact division takes too many registers.
-static V quickSilu(KernelBuilder &k, V x) {
-  return x * k.reciprocal(k.f32(1) + k.exp(k.f32(0) - x));
-}
-
 /// The results of token 2t + `odd` of an n-tile: of rows 4g to 4g + 3, or gated, of
 /// 2g and 2g + 1. Accumulator (m-tile, n-tile) has rows of both halves, tokens 2t and
 /// 2t + 1.

@@ -12,7 +12,7 @@ namespace mla::nvvm {
 /// Bytes of a token's 64 columns in shared memory.
 constexpr int64_t tokenStride = 144;
 /// Lanes that load a token's chunk, 4 columns each.
-constexpr int64_t lanesPerToken = chunkColumns / 4;
+constexpr int64_t lanesPerToken = tileColumns / 4;
 
 int64_t ManyTokens::sharedBytes(int64_t tokenTiles) {
   return 2 * tokenTiles * 8 * tokenStride + tokenTiles * 8 * 4;
@@ -54,13 +54,13 @@ public:
     V column = span * spanColumns(format);
     switch (format) { // columnAt() with a step that differs between lanes
     case Format::NVFP4:
-      column = column + t * 16 + s * 4 + chunkColumns * chunk;
+      column = column + t * 16 + s * 4 + tileColumns * chunk;
       break;
     case Format::Int4G32:
       column = column + t * 32 + s * 4 + 16 * chunk;
       break;
     default:
-      column = column + t * 4 + s * 16 + chunkColumns * chunk;
+      column = column + t * 4 + s * 16 + tileColumns * chunk;
     }
     Vs out;
     for (int64_t i = 0; i < count; ++i) {

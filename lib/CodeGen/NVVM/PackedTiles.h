@@ -20,14 +20,14 @@
 
 namespace mla::nvvm {
 
-constexpr int64_t chunkColumns = 64, chunkSteps = 4;
+constexpr int64_t tileColumns = 64, chunkSteps = 4;
 
 /// Columns of a span: one or two chunks.
 constexpr int64_t spanColumns(Format format) {
   return format == Format::BF16 ? 64 : 128;
 }
 constexpr int64_t spanChunks(Format format) {
-  return spanColumns(format) / chunkColumns;
+  return spanColumns(format) / tileColumns;
 }
 inline int64_t spansOf(const MatrixShape &shape) {
   return llvm::divideCeil(shape.columns, spanColumns(shape.format));
@@ -39,11 +39,11 @@ template <typename T>
 T columnAt(Format format, T t, int64_t chunk, int64_t step) {
   switch (format) {
   case Format::NVFP4:
-    return t * 16 + (chunkColumns * chunk + 4 * step);
+    return t * 16 + (tileColumns * chunk + 4 * step);
   case Format::Int4G32:
     return t * 32 + (16 * chunk + 4 * step);
   default:
-    return t * 4 + (chunkColumns * chunk + 16 * step);
+    return t * 4 + (tileColumns * chunk + 16 * step);
   }
 }
 

@@ -15,8 +15,6 @@ using namespace mlir;
 
 namespace mla::nvvm {
 
-static const double infinity = std::numeric_limits<double>::infinity();
-
 /// e^x with a relative error of 2^-22: the product with log2(e) in two parts.
 /// x is taken as within +-88.72, between which the result is finite and not 0;
 /// NaN stays.

@@ -29,8 +29,6 @@ using namespace mlir;
 
 namespace mla::nvvm {
 
-static const double infinity = std::numeric_limits<double>::infinity();
-
 //===----------------------------------------------------------------------===//
 // The largest logit
 //===----------------------------------------------------------------------===//

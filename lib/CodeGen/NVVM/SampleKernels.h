@@ -16,7 +16,7 @@ struct Best {
   V value, id, bad; ///< bad: i1, NaN or +inf was seen
 
   static Best none(KernelBuilder &k) {
-    return {k.f32(-std::numeric_limits<double>::infinity()), k.i32(0), k.no()};
+    return {k.f32(-infinity), k.i32(0), k.no()};
   }
   Vs all() const { return {value, id, bad}; }
   static Best of(llvm::ArrayRef<V> v) { return {v[0], v[1], v[2]}; }
@@ -24,7 +24,7 @@ struct Best {
   Best with(KernelBuilder &k, V v, V at) const {
     V wins = v > value;
     return {k.select(wins, v, value), k.select(wins, at, id),
-            bad | !(v < k.f32(std::numeric_limits<double>::infinity()))};
+            bad | !(v < k.f32(infinity))};
   }
 };
 

@@ -9,8 +9,6 @@ using namespace mlir;
 
 namespace mla::nvvm {
 
-static const double infinity = std::numeric_limits<double>::infinity();
-
 namespace {
 /// A row's choice, after its slices.
 class RowSampler {

@@ -21,6 +21,7 @@
 #include <functional>
 #include <gtest/gtest.h>
 #include <optional>
+#include <vector>
 
 namespace mla::nvvm::test {
 
@@ -70,11 +71,19 @@ inline GpuCode compileFor(const Gpu &gpu,
   return *std::move(code);
 }
 
-/// As compileFor(), for sm_120a and sm_90a; expects kernels that fit SM120's
-/// shared memory and, unless `spills`, keep everything in registers.
-inline void expectCompiles(const std::function<void(KernelSite)> &make,
-                           bool spills = false) {
-  for (const char *name : {"sm_120a", "sm_90a"}) {
+using Names = std::vector<const char *>;
+inline const Names bothGpus = {"sm_120a", "sm_90a"};
+/// The GPUs for which large kernels are compiled in number `i` of their formats:
+/// every format for the GPU with less memory, the first for the other one as
+/// well. More of these is most of the time that tests take.
+inline Names gpusOf(size_t i) { return i ? Names{"sm_120a"} : bothGpus; }
+
+/// As compileFor(), for `gpus`; expects kernels that fit SM120's shared memory
+/// and, unless `spills`, keep everything in registers.
+inline void expectCompilesFor(const Names &gpus,
+                              const std::function<void(KernelSite)> &make,
+                              bool spills = false) {
+  for (const char *name : gpus) {
     const Gpu &gpu = *lookupGpu(name);
     GpuCode code = compileFor(gpu, make);
     EXPECT_FALSE(code.resources.empty());
@@ -88,6 +97,11 @@ inline void expectCompiles(const std::function<void(KernelSite)> &make,
       }
     }
   }
+}
+/// The same for sm_120a and sm_90a.
+inline void expectCompiles(const std::function<void(KernelSite)> &make,
+                           bool spills = false) {
+  expectCompilesFor(bothGpus, make, spills);
 }
 
 } // namespace mla::nvvm::test

@@ -25,8 +25,9 @@ LinearSpec specOf(llvm::ArrayRef<MatrixShape> segments, int64_t tokens) {
 
 /// As expectCompiles(). These kernels use all registers there are: values that only
 /// the prologue and the epilogue need may cross the loop in memory, 8 at most.
-void expectFits(const std::function<void(KernelSite)> &make) {
-  for (const char *name : {"sm_120a", "sm_90a"}) {
+void expectFits(const Names &gpus,
+                const std::function<void(KernelSite)> &make) {
+  for (const char *name : gpus) {
     GpuCode code = compileFor(*lookupGpu(name), make);
     EXPECT_FALSE(code.resources.empty());
     for (const KernelResources &r : code.resources) {
@@ -39,8 +40,8 @@ void expectFits(const std::function<void(KernelSite)> &make) {
 }
 
 TEST(Large, ProductsCompile) {
-  for (Format f : packedFormats)
-    expectFits([&](KernelSite site) {
+  for (auto [i, f] : llvm::enumerate(packedFormats))
+    expectFits(gpusOf(i), [&, f = f](KernelSite site) {
       linearLarge(site, specOf({{f, 1536, 7168}, {f, 576, 7168}}, 4096));
       LinearSpec residual = specOf({{f, 7168, 8192}}, 4096);
       residual.residual = true;
@@ -98,8 +99,9 @@ AttentionSpec attentionOf(Format cache, int64_t heads, int64_t latent,
 }
 
 TEST(Large, AttentionCompiles) {
-  for (Format f : {Format::BF16, Format::F16, Format::FP8E4M3})
-    expectFits([&](KernelSite site) {
+  constexpr Format caches[] = {Format::FP8E4M3, Format::BF16, Format::F16};
+  for (auto [i, f] : llvm::enumerate(caches))
+    expectFits(gpusOf(i), [&, f = f](KernelSite site) {
       // Heads are a divisor, no more: one, a power of two, another.
       for (int64_t heads : {1, 20, 128})
         latentAttentionPrefill(site, attentionOf(f, heads, 512, 64));

@@ -50,8 +50,8 @@ TEST(Matrix, SizesFromOneRowAndColumnToTheVocabulary) {
 }
 
 TEST(Matrix, PrologueAndEpilogues) {
-  for (Format format : formats)
-    expectCompiles([&](KernelSite site) {
+  for (auto [i, format] : llvm::enumerate(formats))
+    expectCompilesFor(gpusOf(i), [&, format = format](KernelSite site) {
       for (int64_t tokens : {1, 64}) {
         LinearSpec spec = plain(format, {1536, 576}, 7168, tokens);
         spec.norm = true;
@@ -93,8 +93,8 @@ TEST(Matrix, WeightsInF32) {
 }
 
 TEST(Matrix, ExpertsOfOneToken) {
-  for (Format format : formats)
-    expectCompiles([&](KernelSite site) {
+  for (auto [i, format] : llvm::enumerate(formats))
+    expectCompilesFor(gpusOf(i), [&, format = format](KernelSite site) {
       // Kimi-K2 at 8 ranks and whole, one with odd sizes, and a tiny one.
       for (int64_t shared : {0, 1}) {
         ExpertSpec kimi{{format, 256, 7168}, {format, 7168, 256}, 384, 8, 1,
