@@ -115,7 +115,7 @@ for part in $parts; do
     for cut in kimi_slice kimi_layers; do
       python3 "$root/benchmarks/gpu/make_steps.py" "$plans/src" $cut
     done
-    start one bench/kimi_slice/gpu "$target" "$plans/src/kimi_slice" --ranks 8 --rank 0 \
+    start one bench/kimi_slice/gpu "$target" "$plans/src/kimi_slice" --ranks 8 \
       --collectives=local --synthetic-weights 1 --max-step-tokens 1 \
       --max-context 131072 --kv-cache-dtype fp8_e4m3
     start one bench/kimi_layers/gpu "$target" "$plans/src/kimi_layers" --synthetic-weights 1 \

@@ -11,7 +11,7 @@ config.name = "mla"
 config.test_format = lit.formats.ShTest(execute_external=False)
 config.test_source_root = os.path.dirname(__file__)
 config.test_exec_root = os.path.join(config.mla_binary_dir, "test")
-config.excludes = ["data", "Inputs", "check.py", "formats.py"]
+config.excludes = ["data", "Inputs", "check.py", "formats.py", "processes.py"]
 config.suffixes = [".test"]
 
 if config.mla_compiler:
@@ -38,6 +38,7 @@ config.substitutions += [
             config.test_source_root, "../python-free-examples/models/kjv-tiny"
         ),
     ),
+    ("%{processes}", sys.executable + " " + os.path.join(config.test_source_root, "Integration/processes.py")),
     ("%{formats}", sys.executable + " " + os.path.join(config.test_source_root, "Integration/formats.py")),
     ("%{check}", sys.executable + " " + os.path.join(config.test_source_root, "Integration/check.py")),
 ]

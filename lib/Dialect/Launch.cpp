@@ -17,14 +17,38 @@ std::string mla::originOf(Operation *op) {
   return op->getName().getStringRef().str();
 }
 
+/// What replacingLoc() noted, or origin, op and number.
+static std::string nameOf(OpResult result) {
+  Operation *op = result.getOwner();
+  unsigned number = result.getResultNumber();
+  if (auto fused = dyn_cast<FusedLoc>(op->getLoc()))
+    if (auto names = dyn_cast_or_null<ArrayAttr>(fused.getMetadata());
+        names && names.size() == op->getNumResults())
+      if (auto name = dyn_cast<StringAttr>(names[number]))
+        return name.str();
+  return originOf(op) + "/" + op->getName().stripDialect().str() + ":" +
+         std::to_string(number);
+}
+
+Location mla::replacingLoc(ArrayRef<Operation *> parts, ValueRange replaced) {
+  SmallVector<Location> locs;
+  for (Operation *part : parts)
+    locs.push_back(part->getLoc());
+  SmallVector<Attribute> names;
+  MLIRContext *context = parts.front()->getContext();
+  for (Value value : replaced) {
+    names.push_back(StringAttr::get(context, nameOf(cast<OpResult>(value))));
+    locs.push_back(value.getLoc());
+  }
+  return FusedLoc::get(locs, ArrayAttr::get(context, names), context);
+}
+
 llvm::DenseMap<Value, std::string> mla::nameValues(Block &block) {
   llvm::DenseMap<Value, std::string> names;
   llvm::StringMap<int> seen;
   for (Operation &op : block)
     for (OpResult result : op.getResults()) {
-      std::string name = originOf(&op) + "/" +
-                         op.getName().stripDialect().str() + ":" +
-                         std::to_string(result.getResultNumber());
+      std::string name = nameOf(result);
       if (int before = seen[name]++)
         name += "#" + std::to_string(before + 1);
       names[result] = std::move(name);
@@ -35,15 +59,11 @@ llvm::DenseMap<Value, std::string> mla::nameValues(Block &block) {
 LogicalResult mla::checkLogits(func::FuncOp step) {
   auto end = cast<func::ReturnOp>(step.getBody().front().getTerminator());
   Value logits = end.getNumOperands() == 1 ? end.getOperand(0) : Value();
-  auto gather = logits ? logits.getDefiningOp<AllGatherOp>() : AllGatherOp();
-  if (gather)
-    logits = gather.getX();
+  if (auto gather = logits ? logits.getDefiningOp<AllGatherOp>() : AllGatherOp())
+    logits = gather.getXs()[cast<OpResult>(logits).getResultNumber()];
   if (!logits || !logits.getDefiningOp<LMHeadOp>())
     return end.emitOpError("expected the step to return the logits of a "
                            "mla.lm_head");
-  for (auto other : step.getBody().front().getOps<AllGatherOp>())
-    if (other != gather)
-      return other.emitOpError("expected only logits to be gathered");
   return success();
 }
 
@@ -59,7 +79,8 @@ LogicalResult ProgramOp::verify() {
     return emitOpError("C1: expected max_sequences and max_outputs of at most ")
            << tokens << ", found " << larger;
   for (Operation &op : getBody().front())
-    if (!isa<PortOp, WorkspaceOp, GetWeightOp, GetCacheOp, LaunchOp>(op))
+    if (!isa<PortOp, WorkspaceOp, GetWeightOp, GetCacheOp, PeersOp, LaunchOp>(
+            op))
       return op.emitOpError("C2: does not belong into a mla.program");
   return success();
 }

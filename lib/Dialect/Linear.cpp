@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Verify.h"
+#include "llvm/ADT/DenseSet.h"
 
 using namespace mlir;
 using namespace mla;
@@ -29,52 +30,41 @@ static LogicalResult verifyVector(Operation *op, StringRef label,
 }
 
 /// C4 to C6 of mla.weight.
-static LogicalResult verifySlice(WeightOp op, SliceAttr slice,
+static LogicalResult verifyShard(WeightOp op, ShardAttr shard,
                                  WeightType type) {
   constexpr int64_t most = int64_t(1) << 31;
-  int64_t blocks = slice.getBlocks(), blockRows = slice.getBlockRows();
-  int64_t stride = slice.getRowStride(), firstRow = slice.getFirstRow();
-  int64_t firstColumn = slice.getFirstColumn();
-  for (int64_t size : {slice.getRows(), slice.getColumns(), blocks, blockRows})
-    if (size < 1 || size > most)
-      return op.emitOpError("C4: expected sizes from 1 to 2^31, found ")
-             << slice;
-  for (int64_t place : {firstRow, firstColumn, stride})
-    if (place < 0 || place > most)
-      return op.emitOpError("C4: expected places from 0 to 2^31, found ")
-             << slice;
-  if (blocks > 1 && stride < blockRows)
-    return op.emitOpError("C4: expected runs that do not overlap, found ")
-           << blockRows << " rows at a stride of " << stride;
-  int64_t lastRow = firstRow + (blocks - 1) * stride + blockRows;
-  if (lastRow > slice.getRows())
-    return op.emitOpError("C4: expected rows inside of ")
-           << slice.getRows() << ", found the slice to end at " << lastRow;
-
-  ArrayRef<int64_t> shape = type.getShape();
-  int64_t rows = shape.size() == 1 ? 1 : shape[shape.size() - 2];
-  int64_t lastColumn = firstColumn + shape.back();
-  if (failed(expectSize(op, "C5", "a number of rows", blocks * blockRows, rows)))
+  ArrayRef<int64_t> shape = type.getShape(), whole = shard.getWhole();
+  if (failed(expectSize(op, "C4", "a number of dimensions", shape.size(),
+                        whole.size())))
     return failure();
-  if (lastColumn > slice.getColumns())
-    return op.emitOpError("C5: expected columns inside of ")
-           << slice.getColumns() << ", found the slice to end at "
-           << lastColumn;
-
+  llvm::SmallDenseSet<int64_t> divided;
+  for (auto [dim, count, stride] : llvm::zip(
+           shard.getDims(), shard.getCounts(), shard.getStrides())) {
+    if (dim < 0 || dim >= int64_t(shape.size()) || !divided.insert(dim).second)
+      return op.emitOpError("C4: expected each dimension from 0 to ")
+             << shape.size() - 1 << " once at the most, found " << dim;
+    if (count < 2 || count > most || stride < 1 || stride > most)
+      return op.emitOpError("C4: expected at least 2 parts by at least 1 rank, "
+                            "found ")
+             << count << " by " << stride;
+  }
   int64_t group = scaleGroup(type.getFormat());
-  auto cut = [&](int64_t first, int64_t last, int64_t size) {
-    return first % group || (last % group && last != size);
-  };
-  if (cut(firstColumn, lastColumn, slice.getColumns()))
-    return op.emitOpError("C6: expected columns in whole groups of ")
-           << group << ", found " << firstColumn << " to " << lastColumn;
-  if (type.getFormat() != Format::FP8Block)
-    return success();
-  for (int64_t b = 0; b < blocks; ++b) {
-    int64_t first = firstRow + b * stride;
-    if (cut(first, first + blockRows, slice.getRows()))
-      return op.emitOpError("C6: expected rows in whole groups of ")
-             << group << ", found " << first << " to " << first + blockRows;
+  bool blocks = type.getFormat() == Format::FP8Block;
+  for (auto [i, size] : llvm::enumerate(shape)) {
+    int64_t count = shard.countOf(i);
+    if (whole[i] < 1 || whole[i] > most)
+      return op.emitOpError("C4: expected sizes from 1 to 2^31, found ")
+             << whole[i];
+    if (count == 1 ? size != whole[i] : (whole[i] - 1) / count + 1 > size)
+      return op.emitOpError("C5: expected parts that make up ")
+             << whole[i] << ", found " << count << " of " << size;
+    bool columns = i + 1 == shape.size(), rows = i + 2 == shape.size();
+    if (count == 1 || group == 1 || !(columns || (rows && blocks)))
+      continue;
+    if (size % group && !(blocks && group % size == 0))
+      return op.emitOpError("C6: expected ")
+             << (rows ? "rows" : "columns") << " in whole groups of " << group
+             << ", found " << size;
   }
   return success();
 }
@@ -96,8 +86,8 @@ LogicalResult WeightOp::verify() {
     return failure();
   if (getReciprocalGlobal() && type.getFormat() != Format::NVFP4)
     return emitOpError("C3: reciprocal_global is of nvfp4, found ") << type;
-  if (SliceAttr slice = getSliceAttr())
-    return verifySlice(*this, slice, type);
+  if (ShardAttr shard = getShardAttr())
+    return verifyShard(*this, shard, type);
   return success();
 }
 
@@ -111,6 +101,9 @@ LogicalResult GetWeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
 
 LogicalResult EmbeddingOp::verify() {
   if (failed(expectRank(*this, "C1", "table", getTable(), 2)))
+    return failure();
+  if (auto ranks = getRanks();
+      ranks && failed(expectAtLeast(*this, "C3", "a number of ranks", 2, *ranks)))
     return failure();
   return expectSize(*this, "C2", "a result row", dim(getTable(), 1),
                     rowWidth(getResult()));

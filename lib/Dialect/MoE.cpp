@@ -64,6 +64,19 @@ static LogicalResult verifyStacks(Operation *op, StringRef upLabel,
   return expectSize(op, downLabel, "down columns", dim(gate, 1), dim(down, 2));
 }
 
+/// `groups` and `group_ranks` of ops on experts.
+template <typename Op> static LogicalResult verifyGroups(Op op, StringRef label) {
+  std::optional<uint64_t> groups = op.getGroups(), ranks = op.getGroupRanks();
+  if (groups.has_value() != ranks.has_value())
+    return op.emitOpError() << label
+                            << ": expected groups and group_ranks, found one";
+  if (!groups)
+    return success();
+  if (failed(expectAtLeast(op, label, "a number of groups", 2, *groups)))
+    return failure();
+  return expectAtLeast(op, label, "a number of ranks of a group", 1, *ranks);
+}
+
 LogicalResult RouteOp::verify() {
   RoutingAttr routing = getRouting();
   if (failed(expectSize(*this, "C1", "an indices row", routing.getTopk(),
@@ -81,18 +94,35 @@ LogicalResult ExpertsOp::verify() {
       failed(expectSize(*this, "C3", "a weights row", rowWidth(getIndices()),
                         rowWidth(getWeights()))))
     return failure();
+  if (failed(verifyGroups(*this, "C5")))
+    return failure();
   return expectSameType(*this, "C4", "a result", getX().getType(),
                         getResult().getType());
 }
 
+int64_t MoEOp::getNumExperts() {
+  return getRouter() ? dim(getRouter(), 0) : rowWidth(getLogits());
+}
+
 LogicalResult MoEOp::verify() {
-  if (failed(expectRank(*this, "C1", "router", getRouter(), 2)) ||
-      failed(expectRank(*this, "C3", "gate", getGate(), 3)) ||
-      failed(expectSize(*this, "C1", "router rows", dim(getGate(), 0),
-                        dim(getRouter(), 0))) ||
-      failed(expectSize(*this, "C1", "router columns", rowWidth(getX()),
-                        dim(getRouter(), 1))) ||
-      failed(verifyRouting(*this, getRouting(), dim(getRouter(), 0), getBias(),
+  if (bool(getRouter()) == bool(getLogits()))
+    return emitOpError("C1: expected a router or its logits, found ")
+           << (getRouter() ? "both" : "neither");
+  if (failed(expectRank(*this, "C3", "gate", getGate(), 3)) ||
+      failed(verifyGroups(*this, "C6")))
+    return failure();
+  if (getRouter() &&
+      (failed(expectRank(*this, "C1", "router", getRouter(), 2)) ||
+       failed(expectSize(*this, "C1", "router columns", rowWidth(getX()),
+                         dim(getRouter(), 1)))))
+    return failure();
+  int64_t experts = getNumExperts(), own = dim(getGate(), 0);
+  int64_t groups = getGroups().value_or(1);
+  if (own != (experts + groups - 1) / groups)
+    return emitOpError("C1: expected ")
+           << (experts + groups - 1) / groups << " experts of " << experts
+           << ", found " << own;
+  if (failed(verifyRouting(*this, getRouting(), experts, getBias(),
                            {"C2", "C2", "C2", "C2"})) ||
       failed(verifyStacks(*this, "C3", "C3", getX(), getGate(), getUp(),
                           getDown())))

@@ -234,10 +234,8 @@ llvm::Error Compilation::emitPlan(const std::filesystem::path &folder,
                                   std::string &report) {
   PlanOptions plan;
   plan.producer = options.producer;
-  plan.share.ranks = options.pipeline.ranks;
-  plan.share.rank = options.pipeline.rank;
   if (options.pipeline.localCollectives)
-    plan.share.collectives = plan::Share::Collectives::Local;
+    plan.ranks.collectives = plan::Ranks::Collectives::Local;
   plan.weights = options.noWeights       ? plan::Checkpoint::Kind::None
                  : options.syntheticSeed ? plan::Checkpoint::Kind::Synthetic
                                          : plan::Checkpoint::Kind::Safetensors;
@@ -280,19 +278,14 @@ llvm::Error Compilation::run() {
   if (!options.stopAfter) {
     if (Status status = OutputFolder::check(options.output, planMarker); !status.ok())
       return toError(status);
-    if (!gpu && options.pipeline.ranks > 1 && !options.noWeights &&
-        !options.syntheticSeed)
-      return llvm::createStringError(
-          "the host reads weights in place, whole tensors: --ranks needs one "
-          "of --no-weights and --synthetic-weights there");
   }
   if (llvm::Error error = limitContext())
     return error;
-  if (options.pipeline.ranks > 1 && !options.pipeline.localCollectives &&
+  if (gpu && options.pipeline.ranks > 1 && !options.pipeline.localCollectives &&
       (!options.stopAfter || *options.stopAfter >= Stage::Select))
     return llvm::createStringError(
-        "no target exchanges rows among ranks yet: after the stage "
-        "distribute, --ranks needs --collectives=local");
+        "no GPU exchanges rows among ranks yet: after the stage collectives, "
+        "--ranks needs --collectives=local there");
   if (llvm::Error error = openCheckpoint())
     return error;
   if (llvm::Error error = chooseCache())

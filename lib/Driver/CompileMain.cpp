@@ -53,6 +53,50 @@ static CLI::Validator between(int64_t low, int64_t high) {
   return CLI::Range(low, high).description("");
 }
 
+/// Reads "tp4xep2", "tp8" or "ep8" (without `experts` only the second); nothing if
+/// it is none of these.
+static std::optional<std::pair<int64_t, int64_t>> parseParallel(llvm::StringRef text,
+                                                                bool experts) {
+  int64_t tp = 1, ep = 1;
+  if (text.consume_front("tp") &&
+      (text.consumeInteger(10, tp) || !(text.empty() || text.consume_front("x"))))
+    return std::nullopt;
+  if (!text.empty() &&
+      (!experts || !text.consume_front("ep") || text.consumeInteger(10, ep)))
+    return std::nullopt;
+  if (!text.empty() || tp < 1 || ep < 1 || tp > maxRanks || ep > maxRanks)
+    return std::nullopt;
+  return std::pair(tp, ep);
+}
+
+/// --attention and --experts, which say how many ranks there are unless --ranks
+/// does (`given`). Returns what is wrong.
+static std::string parseLayout(const std::string &attention,
+                               const std::string &experts, bool given,
+                               PipelineOptions &pipeline) {
+  for (bool ofExperts : {false, true}) {
+    const std::string &text = ofExperts ? experts : attention;
+    if (text.empty())
+      continue;
+    std::string option = ofExperts ? "--experts" : "--attention";
+    auto parsed = parseParallel(text, ofExperts);
+    if (!parsed)
+      return option + ": expected " +
+             (ofExperts ? "tp8, ep8 or tp4xep2 (with other numbers)" : "tp8 (with "
+                                                             "another number)") +
+             ", found " + text;
+    auto [tp, ep] = *parsed;
+    if (!std::exchange(given, true))
+      pipeline.ranks = tp * ep;
+    if (tp * ep != pipeline.ranks)
+      return option + " " + text + " is for " + std::to_string(tp * ep) +
+             " ranks, found " + std::to_string(pipeline.ranks);
+    if (ofExperts)
+      pipeline.layout.expertGroups = ep;
+  }
+  return "";
+}
+
 static std::string footer() {
   std::string text = "Stages:\n";
   for (const StageInfo &info : stages()) {
@@ -146,15 +190,39 @@ int mla::compileMain(int argc, char **argv) {
   std::string several = "Several ranks";
   auto *ranks =
       app.add_option("--ranks", options.pipeline.ranks,
-                     "Share the model among this many ranks (tensor parallel)")
+                     "Divide the model among this many ranks")
           ->type_name("N")
           ->group(several)
           ->check(between(1, maxRanks));
-  auto *rank = app.add_option("--rank", options.pipeline.rank,
-                              "Compile what this one of them does, from 0 on")
-                   ->type_name("R")
-                   ->group(several)
-                   ->check(between(0, maxRanks - 1));
+  std::string attention, experts;
+  auto *attentionOption =
+      app.add_option("--attention", attention,
+                     "How attention is divided: tpN, the heads among all N ranks")
+          ->type_name("LAYOUT")
+          ->group(several);
+  auto *expertsOption =
+      app.add_option("--experts", experts,
+                     "How experts are divided: tpN, the inner columns of each among "
+                     "all ranks (the default); epN, whole experts; tpMxepN, N groups "
+                     "of M ranks that divide the columns of their experts")
+          ->type_name("LAYOUT")
+          ->group(several);
+  auto sharded = [&](const char *option, const char *what, bool &to) {
+    return app
+        .add_option_function<std::string>(
+            option, [&to](const std::string &text) { to = text == "sharded"; },
+            what)
+        ->type_name("replicated|sharded")
+        ->group(several)
+        ->check(CLI::IsMember({"replicated", "sharded"}).description(""));
+  };
+  auto *downOption = sharded(
+      "--latent-projections",
+      "Whether all ranks have all of q_a and kv_a (the default), or exchange what "
+      "they make",
+      options.pipeline.layout.shardDown);
+  auto *routerOption = sharded("--router", "The same of routers",
+                               options.pipeline.layout.shardRouter);
   std::string collectives = "exchange";
   auto *exchange =
       app.add_option("--collectives", collectives,
@@ -234,10 +302,9 @@ int mla::compileMain(int argc, char **argv) {
     options.syntheticSeed = seed;
   if (explaining.given()) {
     if (!stopAfter.empty() || !output.empty() || options.printConfig || plain ||
-        *rank || *exchange)
+        *exchange)
       return complain("--explain and --compare go with none of -o, "
-                      "--stop-after, --print-config, --plain, --rank and "
-                      "--collectives");
+                      "--stop-after, --print-config, --plain and --collectives");
     if (std::string wrong = explaining.check(bool(*named)); !wrong.empty())
       return complain(wrong);
   } else if (explaining.hasDetails()) {
@@ -279,19 +346,21 @@ int mla::compileMain(int argc, char **argv) {
       llvm::errs() << "mla-compile: error: " << message << "\n";
     return exitFailure;
   };
+  if (std::string wrong = parseLayout(attention, experts, bool(*ranks), pipeline);
+      !wrong.empty())
+    return complain(wrong);
   if (explaining.given())
     return end(
-        explaining.run(options, bool(*ranks), llvm::outs(), llvm::errs()));
+        explaining.run(options, pipeline.ranks > 1 || *ranks, llvm::outs(),
+                       llvm::errs()));
   if (pipeline.ranks > 1) {
-    if (!*rank)
-      return complain("--ranks needs --rank: whose share is compiled?");
-    if (pipeline.rank >= pipeline.ranks)
-      return complain("--rank is not below --ranks");
     if (plain)
       return complain("--plain and --ranks exclude each other: only the fused "
-                      "graph can be shared");
-  } else if (*rank || collectives == "local") {
-    return complain("--rank and --collectives need several --ranks");
+                      "graph can be divided");
+  } else if (*attentionOption || *expertsOption || *downOption ||
+             *routerOption || collectives == "local") {
+    return complain("--attention, --experts, --latent-projections, --router and "
+                    "--collectives need several --ranks");
   }
   pipeline.localCollectives = collectives == "local";
 

@@ -13,13 +13,6 @@ using namespace mlir;
 using namespace mla;
 using namespace mla::explain;
 
-static void countCollectives(ModuleOp module, Report &report) {
-  module.walk([&](Operation *op) {
-    report.allReduces += isa<AllReduceOp>(op);
-    report.allGathers += isa<AllGatherOp>(op);
-  });
-}
-
 /// One of each, in order: layers are alike, and so are their problems.
 static void addProblems(std::vector<std::string> found,
                         std::vector<std::string> &problems) {
@@ -48,6 +41,9 @@ llvm::Expected<Report> mla::explain::explainModel(const Options &options,
   report.hasKernels = graph.hasKernels();
   report.ranks = graph.ranks;
   report.ranksReason = graph.ranksReason;
+  report.allReduces = graph.exchanges.reduces;
+  report.fusedReduces = graph.exchanges.fused;
+  report.allGathers = graph.exchanges.gathers;
   report.cache = decideCache(graph, report.model);
   if (!graph.hasKernels())
     report.problems.push_back(noCodeText(graph));
@@ -56,7 +52,6 @@ llvm::Expected<Report> mla::explain::explainModel(const Options &options,
   OwningOpRef<ModuleOp> module = graph.withCache(graph.cache.format, problems);
   if (!module)
     return llvm::createStringError(llvm::join(problems, "\n"));
-  countCollectives(*module, report);
   report.ops = judgeOps(graph, *module);
 
   std::optional<plan::Plan> plan = graph.lower(problems);

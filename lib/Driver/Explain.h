@@ -163,6 +163,7 @@ struct Report {
   std::string ranksReason; ///< why fewer than there are devices
   /// Of a step, all ranks together do each of them once.
   int64_t allReduces = 0, allGathers = 0;
+  int64_t fusedReduces = 0; ///< of allReduces, with the norm behind them
   CacheDecision cache;
   std::vector<OpChoices> ops;
   std::vector<std::string> problems; ///< why no plan can be made

@@ -102,6 +102,30 @@ llvm::Error Graph::shareAmongRanks(ModuleOp fused) {
   }
   if (ranks < devices)
     ranksReason = whyFewer;
+  return countExchanges(fused);
+}
+
+/// In a graph of their own: the plan that is laid out exchanges nothing.
+llvm::Error Graph::countExchanges(ModuleOp fused) {
+  if (ranks == 1)
+    return llvm::Error::success();
+  OwningOpRef<ModuleOp> copy = cast<ModuleOp>(fused->clone());
+  PipelineOptions exchanging = pipeline();
+  exchanging.localCollectives = false;
+  std::vector<std::string> problems;
+  if (!run(
+          *copy,
+          [&](OpPassManager &pm) {
+            buildDistributePipeline(pm, exchanging);
+            buildCollectivesPipeline(pm);
+          },
+          problems))
+    return llvm::createStringError(llvm::join(problems, "\n"));
+  copy->walk([&](Operation *op) {
+    exchanges.fused += isa<AllReduceRMSNormOp>(op);
+    exchanges.reduces += isa<AllReduceOp, AllReduceRMSNormOp>(op);
+    exchanges.gathers += isa<AllGatherOp>(op);
+  });
   return llvm::Error::success();
 }
 
@@ -164,7 +188,6 @@ PipelineOptions Graph::pipeline() const {
   PipelineOptions pipeline = options.compile.pipeline;
   pipeline.fuse = true;
   pipeline.ranks = ranks;
-  pipeline.rank = 0;
   pipeline.localCollectives = ranks > 1;
   pipeline.maxContext = planContext;
   pipeline.maxPages = (planContext + plan::pageTokens - 1) / plan::pageTokens;

@@ -33,6 +33,11 @@ public:
   CacheChoice cache;
   int64_t ranks = 1;
   std::string ranksReason;
+  /// What the ranks exchange in a step: sums, of which some are fused with the norm
+  /// behind them, and gathers.
+  struct {
+    int64_t reduces = 0, fused = 0, gathers = 0;
+  } exchanges;
   std::unique_ptr<TargetMachine> on;
   /// Of a plan that is only laid out: `on`, or a GPU that code is generated for
   /// in place of one that it is not.
@@ -60,6 +65,7 @@ public:
 private:
   llvm::Error readModel();
   llvm::Error shareAmongRanks(mlir::ModuleOp fused);
+  llvm::Error countExchanges(mlir::ModuleOp fused);
   PipelineOptions pipeline() const;
   /// Runs `build`'s passes; false, with `problems`, if one fails.
   bool run(mlir::ModuleOp module,

@@ -197,6 +197,7 @@ void mla::explain::writeReport(OStream &json, const Report &r) {
   if (!r.ranksReason.empty())
     json.attribute("ranks_reason", text(r.ranksReason));
   json.attribute("all_reduces", r.allReduces);
+  json.attribute("all_reduces_fused", r.fusedReduces);
   json.attribute("all_gathers", r.allGathers);
   strings(json, "problems", r.problems);
   json.attributeObject("cache", [&] { writeCache(json, r); });

@@ -120,7 +120,9 @@ static void printHead(const Report &r, llvm::raw_ostream &out) {
                 ? ", one rank"
                 : ", " + std::to_string(r.ranks) + " ranks, tensor parallel: " +
                       std::to_string(r.allReduces) +
-                      " reductions a step, which no plan does yet";
+                      " reductions a step, " + std::to_string(r.fusedReduces) +
+                      " of them with the norm behind them" +
+                      (r.machine.isHost() ? "" : "; no GPU plan does it yet");
   field(out, "target", target);
   if (!r.ranksReason.empty())
     field(out, "",

@@ -68,9 +68,9 @@ void mla::printReport(ModuleOp module, const ModelConfig &config,
       << " layers, hidden " << config.hiddenSize << ", vocabulary "
       << config.vocabSize << "\n";
   if (auto ranks = module->getAttrOfType<IntegerAttr>(ranksAttr))
-    out << "rank     "
-        << module->getAttrOfType<IntegerAttr>(rankAttr).getInt() << " of "
-        << ranks.getInt() << ": weights, scratch and kernels are its own\n";
+    out << "ranks    " << ranks.getInt() << ": "
+        << module->getAttrOfType<StringAttr>(layoutAttr).getValue()
+        << "; what follows is of one of them\n";
   out << "weights  " << bytesText(total) << " (";
   llvm::interleaveComma(byFormat, out, [&](const auto &entry) {
     out << llvm::StringRef(formatName(entry.first)) << " "

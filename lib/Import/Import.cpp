@@ -105,7 +105,7 @@ void GraphBuilder::buildStep() {
                   {config.vocabSize, config.hiddenSize}, WeightRole::Plain);
   Value h =
       EmbeddingOp::create(builder, at("embed_tokens"), rows(config.hiddenSize),
-                          step.getArgument(0), weight(table));
+                          step.getArgument(0), weight(table), IntegerAttr());
 
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     std::string path = "layers." + std::to_string(layer);

@@ -75,5 +75,5 @@ Value GraphBuilder::experts(const std::string &path, Value x) {
   Value down = matrices("down_proj", hidden, width);
   return ExpertsOp::create(builder, at(stack), x.getType(), x,
                            route.getIndices(), route.getWeights(), gate, up,
-                           down);
+                           down, IntegerAttr(), IntegerAttr());
 }

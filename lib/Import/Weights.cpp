@@ -39,7 +39,7 @@ WeightOp WeightTable::declare(const std::string &symbol,
       builder, loc, builder.getStringAttr(symbol), TypeAttr::get(type),
       builder.getStringAttr(source.tensors.front()),
       scales.empty() ? ArrayAttr() : builder.getStrArrayAttr(scales),
-      source.reciprocalGlobal ? builder.getUnitAttr() : UnitAttr(), SliceAttr());
+      source.reciprocalGlobal ? builder.getUnitAttr() : UnitAttr(), ShardAttr());
   declared[symbol] = op;
   return op;
 }

@@ -56,7 +56,7 @@ void mla::buildFusePipeline(OpPassManager &pm, const PipelineOptions &options) {
 }
 
 //===----------------------------------------------------------------------===//
-// distribute: the model -> what one of several ranks does of it
+// distribute: the model -> what each of several ranks does of it
 //===----------------------------------------------------------------------===//
 
 void mla::buildDistributePipeline(OpPassManager &pm,
@@ -67,10 +67,27 @@ void mla::buildDistributePipeline(OpPassManager &pm,
   if (options.ranks != 1) {
     DistributePassOptions distribute;
     distribute.ranks = options.ranks;
-    distribute.rank = options.rank;
+    distribute.expertGroups = options.layout.expertGroups;
+    distribute.shardDown = options.layout.shardDown;
+    distribute.shardRouter = options.layout.shardRouter;
     distribute.local = options.localCollectives;
     pm.addPass(createDistributePass(distribute));
   }
+  pm.addPass(createVerifyDistributedPass());
+}
+
+//===----------------------------------------------------------------------===//
+// collectives: what is exchanged, in few ops that overlap with others
+//===----------------------------------------------------------------------===//
+
+void mla::buildCollectivesPipeline(OpPassManager &pm) {
+  // Apart from mla-distribute, which says where values cross ranks and need not
+  // know what stands beside that. Before lowerings are chosen, since a fused
+  // collective has its own. Without collectives nothing changes.
+  pm.addPass(createFuseCollectivesPass());
+  pm.addPass(createVerifyCollectivesPass());
+
+  // Moving and fusing must not have changed what a rank has of each value.
   pm.addPass(createVerifyDistributedPass());
 }
 
@@ -177,6 +194,8 @@ void mla::buildPipeline(Stage stage, OpPassManager &pm,
     return buildFusePipeline(pm, options);
   case Stage::Distribute:
     return buildDistributePipeline(pm, options);
+  case Stage::Collectives:
+    return buildCollectivesPipeline(pm);
   case Stage::Select:
     return buildSelectPipeline(pm, options);
   case Stage::Lower:
@@ -193,7 +212,9 @@ ArrayRef<StageInfo> mla::stages() {
       {Stage::Fuse, "fuse",
        "attention over latents, MLPs and experts as one op each"},
       {Stage::Distribute, "distribute",
-       "what one of several ranks does, and what ranks exchange"},
+       "what each of several ranks does, and what they exchange"},
+      {Stage::Collectives, "collectives",
+       "sums over the ranks with the norm behind them, overlapped"},
       {Stage::Select, "select",
        "the lowering of each op, chosen from the target's table"},
       {Stage::Lower, "lower", "launches over planned buffers, and kernels"},
@@ -238,8 +259,16 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
                              llvm::cl::init(defaults.maxContext)};
   Option<int64_t> ranks{*this, "ranks", llvm::cl::desc("Number of ranks"),
                         llvm::cl::init(defaults.ranks)};
-  Option<int64_t> rank{*this, "rank", llvm::cl::desc("Rank to compile for"),
-                       llvm::cl::init(defaults.rank)};
+  Option<int64_t> expertGroups{
+      *this, "expert-groups",
+      llvm::cl::desc("Groups of ranks that have experts of their own"),
+      llvm::cl::init(defaults.layout.expertGroups)};
+  Option<bool> shardDown{*this, "shard-down",
+                         llvm::cl::desc("Divide the projections to latents"),
+                         llvm::cl::init(defaults.layout.shardDown)};
+  Option<bool> shardRouter{*this, "shard-router",
+                           llvm::cl::desc("Divide the routers"),
+                           llvm::cl::init(defaults.layout.shardRouter)};
   Option<bool> localCollectives{
       *this, "local-collectives",
       llvm::cl::desc("Collectives exchange nothing"),
@@ -267,7 +296,7 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
     options.maxPages = maxPages;
     options.maxContext = maxContext;
     options.ranks = ranks;
-    options.rank = rank;
+    options.layout = {expertGroups, shardDown, shardRouter};
     options.localCollectives = localCollectives;
     // The pass refuses what is no format of a cache.
     options.cacheFormat =

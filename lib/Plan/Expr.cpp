@@ -21,7 +21,7 @@ constexpr size_t maxNodes = 256;
 constexpr size_t maxDepth = 32;
 
 constexpr std::array<std::string_view, symbolCount> symbolNames = {
-    "tokens", "sequences", "outputs", "pages", "capacity"};
+    "tokens", "sequences", "outputs", "pages", "capacity", "rank"};
 
 bool isDigit(char c) { return c >= '0' && c <= '9'; }
 bool isWordChar(char c) {

@@ -25,7 +25,7 @@ constexpr uint64_t maxSources = uint64_t(1) << 19;
 /// Tokens, sequences, outputs of a step; dimensions of the model.
 constexpr int64_t maxStep = int64_t(1) << 31;
 /// Ranks that share a model.
-constexpr int64_t maxRanks = int64_t(1) << 20;
+constexpr int64_t maxRanks = 1024;
 /// Pages of a sequence: positions fit an i32.
 constexpr int64_t maxSequencePages = (int64_t(1) << 31) / pageTokens;
 /// Pages of the whole cache: page numbers fit an i32.
@@ -52,7 +52,7 @@ std::string quote(std::string_view text);
 std::string_view accessName(Access access);
 std::string_view checkpointKindName(Checkpoint::Kind kind);
 std::string_view layoutName(Layout layout);
-std::string_view collectivesName(Share::Collectives collectives);
+std::string_view collectivesName(Ranks::Collectives collectives);
 /// "read f32", "table bf16", "scalar".
 std::string parameterText(const Parameter &parameter);
 

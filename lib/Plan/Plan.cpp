@@ -29,6 +29,13 @@ Format portFormat(Port port) {
                                                         : Format::I32;
 }
 
+std::string_view collectiveName(Collective collective) {
+  constexpr std::array<std::string_view, collectiveCount> names = {
+      "none", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
+  size_t i = static_cast<size_t>(collective);
+  return i < collectiveCount ? names[i] : "unknown";
+}
+
 std::optional<Access> portAccess(Port port, bool sampling) {
   switch (port) {
   case Port::Logits:
@@ -56,10 +63,22 @@ int64_t Weight::matrixRows() const {
   return rows;
 }
 
+int64_t Weight::storedRows() const {
+  if (shard) {
+    size_t n = shard->whole.size();
+    return n < (stacked ? 3 : 2) ? 1 : shard->whole[n - 2];
+  }
+  return slice.rows != 0 ? slice.rows : matrixRows();
+}
+
+int64_t Weight::storedColumns() const {
+  if (shard)
+    return shard->whole.empty() ? 1 : shard->whole.back();
+  return slice.rows != 0 ? slice.columns : matrixColumns();
+}
+
 std::vector<StoragePart> Weight::parts() const {
-  return layout == Layout::Checkpoint
-             ? storageParts(format, matrixRows(), matrixColumns())
-             : storageParts(slice.format, slice.rows, slice.columns);
+  return storageParts(storedFormat(), storedRows(), storedColumns());
 }
 
 Result<uint64_t> Weight::deviceBytes() const {
@@ -76,7 +95,8 @@ Result<uint64_t> Weight::deviceBytes() const {
   switch (layout) {
   case Layout::Checkpoint: {
     uint64_t bytes = 0;
-    for (const StoragePart &part : parts())
+    for (const StoragePart &part :
+         storageParts(format, matrixRows(), matrixColumns()))
       bytes += part.bytes();
     return bytes * tensors;
   }
@@ -125,12 +145,57 @@ Result<uint64_t> bufferBytes(Format format, const std::vector<Expr> &shape,
   return bytes;
 }
 
+int64_t Shard::first(int64_t dim, int64_t rank) const {
+  for (const Split &split : splits)
+    if (split.dim == dim)
+      return rank / split.stride % split.count * part[size_t(dim)];
+  return 0;
+}
+
+Plan localized(const Plan &plan, int64_t rank) {
+  Plan local = plan;
+  for (Weight &w : local.weights) {
+    if (!w.shard)
+      continue;
+    const Shard shard = *std::exchange(w.shard, std::nullopt);
+    auto dims = static_cast<int64_t>(shard.whole.size());
+    auto at = [&](const std::vector<int64_t> &shape, int64_t fromLast) {
+      int64_t dim = dims - fromLast;
+      return dim < int64_t(w.stacked) ? 1 : shape[size_t(dim)];
+    };
+    Slice &s = w.slice;
+    if (w.layout == Layout::Checkpoint) {
+      s.format = w.format;
+      s.blockRows = at(shard.part, 2);
+    }
+    s.rows = at(shard.whole, 2);
+    s.columns = at(shard.whole, 1);
+    if (dims >= (w.stacked ? 3 : 2))
+      s.firstRow += shard.first(dims - 2, rank);
+    s.firstColumn += shard.first(dims - 1, rank);
+    if (!w.stacked)
+      continue;
+    int64_t first = shard.first(0, rank);
+    auto keep = [&](std::vector<TensorSource> &sources) {
+      std::vector<TensorSource> own(size_t(shard.part[0]));
+      for (int64_t i = 0; i < shard.part[0] && first + i < shard.whole[0]; ++i)
+        own[size_t(i)] = sources[size_t(first + i)];
+      sources = std::move(own);
+    };
+    keep(w.sources);
+    for (WeightScales &scales : w.scales)
+      keep(scales.sources);
+  }
+  return local;
+}
+
 SymbolValues bounds(const Plan &plan, const Program &program) {
   SymbolValues values;
   values[Symbol::Tokens] = program.maxTokens;
   values[Symbol::Sequences] = program.maxSequences;
   values[Symbol::Outputs] = program.maxOutputs;
   values[Symbol::Pages] = plan.maxPages;
+  values[Symbol::Rank] = plan.ranks.count - 1;
   int64_t capacity = 0;
   if (__builtin_mul_overflow(program.maxSequences, plan.maxPages, &capacity))
     capacity = detail::maxCapacity;

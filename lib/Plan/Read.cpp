@@ -24,20 +24,24 @@ public:
   Result<Plan> run() {
     JsonValue root = document.root();
     MLA_RETURN_IF_ERROR(version(root["format"]));
-    JsonValue share = root["share"], sampling = root["sampling"];
+    JsonValue ranks = root["ranks"], sampling = root["sampling"];
+    JsonValue exchange = root["exchange_bytes"];
     keys(root, {"format", "producer", "target", "model", "checkpoint",
                 "library", "tokenizer", "max_pages", "weights", "caches",
-                "kernels", "programs", share.absent() ? "format" : "share",
+                "kernels", "programs", ranks.absent() ? "format" : "ranks",
+                exchange.absent() ? "format" : "exchange_bytes",
                 sampling.absent() ? "format" : "sampling"});
     plan.producer = root["producer"].string();
     target(root["target"]);
     model(root["model"]);
-    if (!share.absent())
-      this->share(share);
+    if (!ranks.absent())
+      this->ranks(ranks);
     checkpoint(root["checkpoint"]);
     library(root["library"]);
     for (JsonValue v : root["tokenizer"].elements())
       plan.tokenizerFiles.push_back(v.string());
+    if (!exchange.absent())
+      plan.exchangeBytes = size(exchange);
     plan.maxPages = root["max_pages"].integer(0, maxInteger);
     for (JsonValue v : root["weights"].elements())
       weight(v);
@@ -189,14 +193,14 @@ private:
     }
   }
 
-  void share(JsonValue v) {
-    keys(v, {"ranks", "rank", "collectives"});
-    // A plan of the whole model has no share.
-    plan.share.ranks = v["ranks"].integer(2, maxInteger);
-    plan.share.rank = v["rank"].integer(0, maxInteger);
+  void ranks(JsonValue v) {
+    keys(v, {"count", "collectives", "layout"});
+    // A plan for one rank has none.
+    plan.ranks.count = v["count"].integer(2, maxInteger);
+    plan.ranks.layout = v["layout"].string();
     std::string collectives = v["collectives"].string();
     if (collectives == "local")
-      plan.share.collectives = Share::Collectives::Local;
+      plan.ranks.collectives = Ranks::Collectives::Local;
     else if (collectives != "exchange" && v["collectives"].isString())
       v["collectives"].fail("\"exchange\" or \"local\"");
   }
@@ -216,6 +220,10 @@ private:
     if (!v["layout"].absent()) {
       own.insert(own.end(), {"layout", "slice"});
       layout(v, w);
+    }
+    if (!v["shard"].absent()) {
+      own.push_back("shard");
+      shard(v["shard"], w);
     }
     std::vector<StoragePart> parts = storageParts(w.storedFormat(), 1, 1);
     for (size_t i = 1; i < parts.size(); ++i)
@@ -238,6 +246,21 @@ private:
     }
     add(weights, w.name, plan.weights.size());
     plan.weights.push_back(std::move(w));
+  }
+
+  void shard(JsonValue v, Weight &w) {
+    keys(v, {"whole", "part", "splits"});
+    Shard &s = w.shard.emplace();
+    for (JsonValue d : v["whole"].elements())
+      s.whole.push_back(d.integer(1, maxInteger));
+    for (JsonValue d : v["part"].elements())
+      s.part.push_back(d.integer(1, maxInteger));
+    for (JsonValue split : v["splits"].elements()) {
+      keys(split, {"dim", "count", "stride"});
+      s.splits.push_back({split["dim"].integer(0, maxInteger),
+                          split["count"].integer(1, maxInteger),
+                          split["stride"].integer(1, maxInteger)});
+    }
   }
 
   void layout(JsonValue v, Weight &w) {
@@ -307,7 +330,8 @@ private:
       return v.failWith("expected at most " +
                         std::to_string(detail::maxSources) +
                         " checkpoint tensors in the plan, found more");
-    if (w.shape.empty() || static_cast<uint64_t>(w.shape[0]) != count)
+    const std::vector<int64_t> &whole = w.shard ? w.shard->whole : w.shape;
+    if (whole.empty() || static_cast<uint64_t>(whole[0]) != count)
       return v.failWith("expected as many tensors as the first dimension "
                         "says, found " +
                         std::to_string(count));
@@ -362,18 +386,32 @@ private:
 
   void kernel(JsonValue v) {
     JsonValue threads = v["threads"], shared = v["shared_bytes"];
+    JsonValue collective = v["collective"];
     keys(v, {"name", "parameters", threads.absent() ? "name" : "threads",
-             shared.absent() ? "name" : "shared_bytes"});
+             shared.absent() ? "name" : "shared_bytes",
+             collective.absent() ? "name" : "collective"});
     Kernel k;
     k.name = v["name"].string();
     if (!threads.absent())
       k.threads = threads.integer(0, maxInteger);
     if (!shared.absent())
       k.sharedBytes = shared.integer(0, maxInteger);
+    if (!collective.absent())
+      k.collective = this->collective(collective);
     for (JsonValue p : v["parameters"].elements())
       k.parameters.push_back(parameter(p));
     add(kernels, k.name, plan.kernels.size());
     plan.kernels.push_back(std::move(k));
+  }
+
+  Collective collective(JsonValue v) {
+    std::string name = v.string();
+    for (size_t i = 1; i < collectiveCount; ++i)
+      if (name == collectiveName(static_cast<Collective>(i)))
+        return static_cast<Collective>(i);
+    if (v.isString())
+      v.fail("a collective");
+    return Collective::None;
   }
 
   Parameter parameter(JsonValue v) {
@@ -381,8 +419,9 @@ private:
     size_t space = std::min(text.find(' '), text.size());
     std::string kind = text.substr(0, space);
     Parameter p;
-    if (text == "scalar") {
-      p.kind = Parameter::Kind::Scalar;
+    if (text == "scalar" || text == "peers") {
+      p.kind = text == "scalar" ? Parameter::Kind::Scalar
+                                : Parameter::Kind::Peers;
       return p;
     }
     std::optional<Format> format = parseFormat(
@@ -397,7 +436,7 @@ private:
     else
       known = kind == "read";
     if ((!known || !format) && v.isString())
-      v.fail("\"scalar\", or \"read\", \"write\", \"readwrite\" or \"table\" "
+      v.fail("\"scalar\", \"peers\", or \"read\", \"write\", \"readwrite\" or \"table\" "
              "and a format");
     p.format = format.value_or(Format::F32);
     return p;
@@ -454,6 +493,11 @@ private:
           find(workspaces, value, "the name of a workspace of the program")}};
     if (kind == "scalar")
       return {expr(value)};
+    if (kind == "peers") {
+      if (!value.boolean() && value.isBoolean())
+        value.fail("true");
+      return {PeersRef{}};
+    }
     if (kind == "port") {
       std::string name = value.string();
       for (size_t i = 0; i < portCount; ++i)
@@ -462,8 +506,8 @@ private:
       value.fail("the name of a port");
       return {Expr()};
     }
-    v.failWith("expected \"weight\", \"cache\", \"workspace\", \"port\" or "
-               "\"scalar\", found another key");
+    v.failWith("expected \"weight\", \"cache\", \"workspace\", \"port\", "
+               "\"peers\" or \"scalar\", found another key");
     return {Expr()};
   }
 

@@ -99,8 +99,8 @@ std::string_view checkpointKindName(Checkpoint::Kind kind) {
   return "unknown";
 }
 
-std::string_view collectivesName(Share::Collectives collectives) {
-  return collectives == Share::Collectives::Local ? "local" : "exchange";
+std::string_view collectivesName(Ranks::Collectives collectives) {
+  return collectives == Ranks::Collectives::Local ? "local" : "exchange";
 }
 
 std::string_view layoutName(Layout layout) {
@@ -124,6 +124,8 @@ std::string parameterText(const Parameter &parameter) {
     return "table " + std::string(formatName(parameter.format));
   case Parameter::Kind::Scalar:
     return "scalar";
+  case Parameter::Kind::Peers:
+    return "peers";
   }
   return "unknown";
 }

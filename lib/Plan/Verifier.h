@@ -24,17 +24,19 @@ private:
   // Verify.cpp: everything that stands outside programs.
   void target();
   void model();
-  void share();
+  void ranks();
   void checkpoint();
   void files();
   void weights();
   void weight(size_t index);
   void layout(const Weight &weight, const std::string &at);
+  void shard(const Weight &weight, const std::string &at);
   void slice(const Weight &weight, const std::string &at);
   void source(const Weight &weight, const TensorSource &source,
               uint64_t bytes, const std::string &at);
   void caches();
   void kernels();
+  void collective(const Kernel &kernel, const std::string &at);
 
   // VerifyProgram.cpp
   struct Point {

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Verifier.h"
+#include <algorithm>
 
 namespace mla::plan::detail {
 
@@ -16,7 +17,7 @@ Status Verifier::run() {
   text(plan.producer, "/producer");
   target();
   model();
-  share();
+  ranks();
   checkpoint();
   files();
   weights();
@@ -97,14 +98,32 @@ void Verifier::model() {
           "/model/eos_tokens/" + std::to_string(i));
 }
 
-void Verifier::share() {
-  const Share &s = plan.share;
-  range(s.ranks, 1, maxRanks, "/share/ranks");
-  if (s.ranks >= 1)
-    range(s.rank, 0, s.ranks - 1, "/share/rank");
-  // plan.json has no place for it.
-  if (s.ranks == 1 && s.collectives != Share::Collectives::Exchange)
-    fail("/share/collectives", "expected several ranks, found one");
+void Verifier::ranks() {
+  const Ranks &r = plan.ranks;
+  bool peers = std::any_of(
+      plan.kernels.begin(), plan.kernels.end(), [](const Kernel &k) {
+        return std::any_of(k.parameters.begin(), k.parameters.end(),
+                           [](const Parameter &p) {
+                             return p.kind == Parameter::Kind::Peers;
+                           });
+      });
+  if (peers && (r.count == 1 || plan.target.isHost()))
+    fail("/kernels", "expected no kernel with \"peers\" in a plan for one rank "
+                     "or for the host, found one");
+  if (peers ? plan.exchangeBytes == 0 || plan.exchangeBytes > maxInteger
+            : plan.exchangeBytes != 0)
+    fail("/exchange_bytes",
+         peers ? "expected from 1 to 2^53 - 1 bytes for kernels with \"peers\", "
+                 "found " +
+                     std::to_string(plan.exchangeBytes)
+               : "expected none without kernels with \"peers\", found " +
+                     std::to_string(plan.exchangeBytes));
+  range(r.count, 1, maxRanks, "/ranks/count");
+  text(r.layout, "/ranks/layout");
+  // plan.json has no place for them.
+  if (r.count == 1 &&
+      (r.collectives != Ranks::Collectives::Exchange || !r.layout.empty()))
+    fail("/ranks", "expected several ranks, found one");
 }
 
 void Verifier::checkpoint() {
@@ -209,6 +228,9 @@ void Verifier::weight(size_t index) {
       bytes > maxInteger)
     return fail(at + "/shape", "expected less than 2^53 bytes, found more");
   size_t before = count;
+  shard(w, at + "/shard");
+  if (count != before)
+    return;
   layout(w, at);
   if (count != before)
     return;
@@ -229,7 +251,8 @@ void Verifier::weight(size_t index) {
                         quote(w.name) + " in " +
                         std::string(formatName(w.storedFormat())) + ", found " +
                         std::to_string(w.scales.size() + 1));
-  uint64_t wanted = w.stacked ? static_cast<uint64_t>(w.shape[0]) : 1;
+  int64_t tensors = !w.stacked ? 1 : w.shard ? w.shard->whole[0] : w.shape[0];
+  auto wanted = static_cast<uint64_t>(tensors);
   for (size_t p = 0; p < parts.size(); ++p) {
     std::string where = at + (p ? "/" + std::string(parts[p].name) : "");
     const std::vector<TensorSource> &sources = w.partSources(p);
@@ -290,14 +313,30 @@ void Verifier::caches() {
   }
 }
 
+void Verifier::collective(const Kernel &kernel, const std::string &at) {
+  if (plan.ranks.isOne())
+    fail(at + "/collective", "expected a kernel of the library in a plan for "
+                             "one rank, found " +
+                                 std::string(collectiveName(kernel.collective)));
+  std::string found;
+  for (const Parameter &p : kernel.parameters)
+    found += (found.empty() ? "" : ", ") + parameterText(p);
+  const char *expected = "read f32, write f32, scalar, scalar, scalar";
+  if (found != expected)
+    fail(at + "/parameters", std::string("expected ") + expected +
+                                 " of a collective, found " + quote(found));
+}
+
 void Verifier::kernels() {
   bool host = plan.target.isHost();
   for (size_t i = 0; i < plan.kernels.size(); ++i) {
     std::string at = "/kernels/" + std::to_string(i);
-    range(plan.kernels[i].threads, host ? 0 : 1, host ? 0 : maxBlockThreads,
-          at + "/threads");
-    range(plan.kernels[i].sharedBytes, 0, host ? 0 : maxSharedBytes,
-          at + "/shared_bytes");
+    const Kernel &k = plan.kernels[i];
+    if (k.collective != Collective::None)
+      collective(k, at);
+    bool code = !host && k.collective == Collective::None;
+    range(k.threads, code ? 1 : 0, code ? maxBlockThreads : 0, at + "/threads");
+    range(k.sharedBytes, 0, code ? maxSharedBytes : 0, at + "/shared_bytes");
   }
   std::unordered_set<std::string_view> seen;
   for (size_t i = 0; i < plan.kernels.size(); ++i) {

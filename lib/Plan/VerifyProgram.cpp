@@ -21,6 +21,7 @@ constexpr uint64_t alignment = 64;
 SymbolValues smallestStep() {
   SymbolValues values;
   values.values.fill(1);
+  values[Symbol::Rank] = 0;
   return values;
 }
 
@@ -121,8 +122,9 @@ void Verifier::workspace(ProgramState &state, size_t index) {
   for (size_t i = 0; i < w.shape.size(); ++i) {
     std::string where = at + "/shape/" + std::to_string(i);
     const Expr &d = w.shape[i];
-    if (d.uses(Symbol::Capacity))
-      fail(where, "expected no capacity in the shape of a workspace, found " +
+    if (d.uses(Symbol::Capacity) || d.uses(Symbol::Rank))
+      fail(where, "expected neither capacity nor rank in the shape of a "
+                  "workspace, found " +
                       quote(d.str()));
     else if (!d.isMonotone())
       fail(where, "expected a dimension that grows with the symbols (no "
@@ -184,6 +186,9 @@ void Verifier::launch(ProgramState &state, size_t index) {
                                     " (exclusive), found " +
                                     std::to_string(l.kernel));
   const Kernel &k = plan.kernels[l.kernel];
+  if (k.collective != Collective::None && !(l.grid == Expr(1)))
+    fail(at + "/grid", "expected 1 for the collective " + quote(k.name) +
+                           ", found " + quote(l.grid.str()));
   if (l.arguments.size() != k.parameters.size())
     return fail(at + "/arguments",
                 "expected " + std::to_string(k.parameters.size()) +
@@ -234,6 +239,9 @@ void Verifier::argument(ProgramState &state, const Launch &launch,
     evaluate(state, *scalar,
              state.at + "/launches/" + std::to_string(launchIndex) +
                  "/arguments/" + std::to_string(index) + "/scalar");
+  } else if (std::get_if<PeersRef>(&argument.value)) {
+    if (parameter.kind != Parameter::Kind::Peers)
+      complain("an argument for \"" + parameterText(parameter) + "\"", "peers");
   } else if (auto *ref = std::get_if<WeightRef>(&argument.value)) {
     if (ref->index >= plan.weights.size())
       return outOfRange("weight", plan.weights.size(), ref->index);

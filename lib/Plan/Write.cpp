@@ -209,6 +209,18 @@ Json toJson(const Slice &s) {
   return out;
 }
 
+Json toJson(const Shard &s) {
+  Json out;
+  out["whole"] = s.whole;
+  out["part"] = s.part;
+  Json &splits = out["splits"] = Json::array();
+  for (const Shard::Split &split : s.splits)
+    splits.push_back({{"dim", split.dim},
+                      {"count", split.count},
+                      {"stride", split.stride}});
+  return out;
+}
+
 Json toJson(const Weight &w, bool placed) {
   Json out;
   out["name"] = w.name;
@@ -218,6 +230,8 @@ Json toJson(const Weight &w, bool placed) {
     out["layout"] = detail::layoutName(w.layout);
     out["slice"] = toJson(w.slice);
   }
+  if (w.shard)
+    out["shard"] = toJson(*w.shard);
   addSources(out, w.sources, w.stacked, placed);
   std::vector<StoragePart> parts = storageParts(w.storedFormat(), 1, 1);
   for (size_t i = 1; i < parts.size() && i <= w.scales.size(); ++i) {
@@ -251,6 +265,8 @@ Json toJson(const Plan &plan, const Program &program,
           return {{"workspace", nameOf(program.workspaces, v.index)}};
         else if constexpr (std::is_same_v<T, Port>)
           return {{"port", portName(v)}};
+        else if constexpr (std::is_same_v<T, PeersRef>)
+          return {{"peers", true}};
         else
           return {{"scalar", toJson(v)}};
       },
@@ -324,11 +340,11 @@ Json toJson(const Plan &plan) {
                    {"features", plan.target.features},
                    {"kernel_abi", plan.target.kernelAbi}};
   out["model"] = toJson(plan.model);
-  if (!plan.share.isWhole())
-    out["share"] = {{"ranks", plan.share.ranks},
-                    {"rank", plan.share.rank},
+  if (!plan.ranks.isOne())
+    out["ranks"] = {{"count", plan.ranks.count},
                     {"collectives",
-                     detail::collectivesName(plan.share.collectives)}};
+                     detail::collectivesName(plan.ranks.collectives)},
+                    {"layout", plan.ranks.layout}};
   out["checkpoint"] = toJson(plan.checkpoint);
   out["library"] = {{"file", plan.library}, {"hash", hex(plan.libraryHash)}};
   if (!plan.binary.empty()) {
@@ -336,6 +352,8 @@ Json toJson(const Plan &plan) {
     out["library"]["binary_hash"] = hex(plan.binaryHash);
   }
   out["tokenizer"] = plan.tokenizerFiles;
+  if (plan.exchangeBytes != 0)
+    out["exchange_bytes"] = plan.exchangeBytes;
   out["max_pages"] = plan.maxPages;
   Json &weights = out["weights"] = Json::array();
   bool placed = plan.checkpoint.kind == Checkpoint::Kind::Safetensors;
@@ -361,6 +379,8 @@ Json toJson(const Plan &plan) {
       kernel["threads"] = k.threads;
     if (k.sharedBytes != 0)
       kernel["shared_bytes"] = k.sharedBytes;
+    if (k.collective != Collective::None)
+      kernel["collective"] = collectiveName(k.collective);
     kernel["parameters"] = std::move(parameters);
     kernels.push_back(std::move(kernel));
   }

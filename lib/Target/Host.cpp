@@ -109,8 +109,9 @@ const Target &mla::hostTarget() {
       {"route", "mla.route", needsPlainWeightsAndCaches, reading},
       {"experts", "mla.experts", nothing, reading},
       {"moe", "mla.moe", nothing, reading},
-      {"all_reduce_local", "mla.all_reduce", needsLocalCollective, reading},
-      {"all_gather_local", "mla.all_gather", needsLocalCollective, reading},
+      {"all_reduce", "mla.all_reduce", nothing, reading},
+      {"all_reduce_rms_norm", "mla.all_reduce_rms_norm", needsPlainWeights, reading},
+      {"all_gather", "mla.all_gather", nothing, reading},
   };
   static const Target host{"host", lowerings};
   return host;

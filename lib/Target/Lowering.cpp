@@ -228,7 +228,7 @@ StringRef mla::loweringOf(Operation *op, StringRef program) {
 bool mla::isTensorLevelOp(Operation *op) {
   return isa_and_present<MLADialect>(op->getDialect()) &&
          !isa<WeightOp, GetWeightOp, CacheOp, GetCacheOp, ProgramOp, PortOp,
-              WorkspaceOp, LaunchOp>(op);
+              WorkspaceOp, PeersOp, LaunchOp>(op);
 }
 
 //===----------------------------------------------------------------------===//

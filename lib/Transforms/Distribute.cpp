@@ -1,14 +1,15 @@
-//===- Distribute.cpp - one rank's share of a model -----------------------===//
+//===- Distribute.cpp - one model, several ranks --------------------------===//
 //
-// Part of mla. Tensor parallelism: a chain of ops whose middle is wide is cut
-// through the middle, so that each rank computes some of its heads or inner
-// columns, and what comes out is a summand that one collective adds up. All
-// chains are matched and all divisions checked before anything changes.
+// Part of mla. A chain of ops whose middle is wide is cut through the middle, so
+// that each rank computes some of its heads, inner columns or experts, and what
+// comes out is a summand that one collective adds up. All ranks get the same
+// graph: sizes are those of the largest part, and what a rank has less of is
+// zeros. All chains are matched and all parts sized before anything changes.
 //
 //===----------------------------------------------------------------------===//
+#include "DistributeWeights.h"
 #include "mla/Dialect/MLA.h"
 #include "mla/Transforms/Passes.h"
-#include "llvm/ADT/MapVector.h"
 
 #define DEBUG_TYPE "mla-distribute"
 
@@ -21,9 +22,6 @@ using namespace mlir;
 using namespace mla;
 
 namespace {
-/// The dimension of a matrix that is divided among the ranks.
-enum class Axis { Rows, Columns };
-
 /// Heads: the query's linear, attention in the latent space, o_proj.
 struct AttentionShare {
   OpResult query; ///< of a mla.linear or mla.joined_linear
@@ -31,25 +29,21 @@ struct AttentionShare {
   LatentAttentionOp attention;
   ExpandValueOp expand;
   LinearOp out;
+  int64_t heads = 0; ///< of a rank
 };
 
 /// Inner columns: gate and up, down.
 struct MLPShare {
   GatedLinearOp gated;
   LinearOp down;
+  int64_t columns = 0; ///< of a rank
 };
 
-/// Something whose `size` has to be a multiple of ranks times `unit`.
-struct Division {
+/// Experts, or their inner columns, or both; the shared expert's columns.
+struct ExpertShare {
   Operation *op;
-  std::string what; ///< "its 64 heads"
-  int64_t size, unit;
-
-  bool fits(int64_t ranks) const { return size % (ranks * unit) == 0; }
+  int64_t group = 0; ///< experts of a group of ranks
 };
-
-/// Numbers of ranks that are suggested.
-constexpr int64_t mostSuggested = 64;
 
 struct DistributePass : mla::impl::DistributePassBase<DistributePass> {
   using DistributePassBase::DistributePassBase;
@@ -57,44 +51,40 @@ struct DistributePass : mla::impl::DistributePassBase<DistributePass> {
 
 private:
   LogicalResult checkOptions();
-  void match(Operation *op);
+  LogicalResult match(Operation *op);
   void matchAttention(LatentAttentionOp attention);
   void matchMLP(GatedLinearOp gated);
+  LogicalResult matchExperts(Operation *op, Value gate, Value up, Value down,
+                             ValueRange shared);
   void keep(Operation *op, const Twine &why);
 
-  /// The operands are to be cut along `axis`; notes what must divide.
-  void cut(MutableArrayRef<OpOperand> operands, Axis axis);
-  LogicalResult checkDivisions();
-  std::string numbers(llvm::function_ref<bool(int64_t)> fits);
-
-  void share(AttentionShare &chain);
-  void share(MLPShare &chain);
-  void cutWeights();
-  void cutDeclaration(WeightOp weight, Axis axis);
-  void narrow(Value rows);
+  void share(const AttentionShare &chain);
+  void share(const MLPShare &chain);
+  void share(const ExpertShare &layer);
+  void share(EmbeddingOp embedding);
+  void share(LMHeadOp head);
+  void shareDown(JoinedLinearOp down);
+  void shareRouter(MoEOp moe);
   void reduce(Value rows);
-  void gather(LMHeadOp head);
+  SmallVector<Value> gather(Operation *after, ValueRange rows,
+                            TypeRange wholes, StringRef what);
   void joinReductions();
+  std::string layout() const;
 
   SmallVector<AttentionShare> attentions;
   SmallVector<MLPShare> mlps;
-  SmallVector<Operation *> experts;
+  SmallVector<ExpertShare> experts;
+  SmallVector<EmbeddingOp> embeddings;
   SmallVector<LMHeadOp> heads;
-  SmallVector<Division> divisions;
-  /// Operands that are weights, by symbol and axis.
-  llvm::MapVector<std::pair<StringAttr, Axis>, SmallVector<OpOperand *>> cuts;
+  SmallVector<JoinedLinearOp> downs;
+  SmallVector<MoEOp> routers;
+  WeightCuts cuts;
 };
 } // namespace
 
 //===----------------------------------------------------------------------===//
 // Matching
 //===----------------------------------------------------------------------===//
-
-static bool areDeclared(ValueRange weights) {
-  return llvm::all_of(weights, [](Value weight) {
-    return weight.getDefiningOp<GetWeightOp>();
-  });
-}
 
 /// The only user of `rows` if it is an Op that reads them as its `x`.
 template <typename Op> static Op onlyReader(Value rows) {
@@ -104,42 +94,49 @@ template <typename Op> static Op onlyReader(Value rows) {
   return op && op.getX() == rows ? op : Op();
 }
 
+static OpOperand &operandOf(Operation *op, Value value) {
+  return *llvm::find_if(op->getOpOperands(), [&](OpOperand &operand) {
+    return operand.get() == value;
+  });
+}
+
 void DistributePass::keep(Operation *op, const Twine &why) {
   op->emitRemark() << "not distributed: " << why;
   ++numKept;
 }
 
-void DistributePass::match(Operation *op) {
+LogicalResult DistributePass::match(Operation *op) {
   if (auto attention = dyn_cast<LatentAttentionOp>(op)) {
     matchAttention(attention);
   } else if (auto gated = dyn_cast<GatedLinearOp>(op)) {
     matchMLP(gated);
   } else if (auto moe = dyn_cast<MoEOp>(op)) {
-    auto shared = moe.getSharedMutable();
-    if (!areDeclared({moe.getGate(), moe.getUp(), moe.getDown()}) ||
-        !areDeclared(moe.getShared()))
-      return keep(op, "expected declared weights");
-    cut(moe.getGateMutable(), Axis::Rows);
-    cut(moe.getUpMutable(), Axis::Rows);
-    cut(moe.getDownMutable(), Axis::Columns);
-    for (auto [i, operand] : llvm::enumerate(shared))
-      cut(operand, i < 2 ? Axis::Rows : Axis::Columns);
-    experts.push_back(op);
+    if (failed(matchExperts(op, moe.getGate(), moe.getUp(), moe.getDown(),
+                            moe.getShared())))
+      return failure();
+    if (shardRouter && moe.getRouter() && areDeclared(moe.getRouter())) {
+      OpOperand &router = operandOf(op, moe.getRouter());
+      cuts.add(router, {Axis::Rows, ranks, 1}, dimOf(router, Axis::Rows));
+      routers.push_back(moe);
+    }
   } else if (auto all = dyn_cast<ExpertsOp>(op)) {
-    if (!areDeclared({all.getGate(), all.getUp(), all.getDown()}))
-      return keep(op, "expected declared weights");
-    cut(all.getGateMutable(), Axis::Rows);
-    cut(all.getUpMutable(), Axis::Rows);
-    cut(all.getDownMutable(), Axis::Columns);
-    experts.push_back(op);
+    return matchExperts(op, all.getGate(), all.getUp(), all.getDown(), {});
   } else if (auto head = dyn_cast<LMHeadOp>(op)) {
     if (!areDeclared(head.getWeight()))
-      return keep(op, "expected declared weights");
-    cut(head.getWeightMutable(), Axis::Rows);
+      return keep(op, "expected declared weights"), success();
+    cuts.add(head.getWeightMutable(), {Axis::Rows, ranks, 1},
+             dimOf(head.getWeightMutable(), Axis::Rows));
     heads.push_back(head);
+  } else if (auto embedding = dyn_cast<EmbeddingOp>(op)) {
+    if (!areDeclared(embedding.getTable()))
+      return keep(op, "expected declared weights"), success();
+    cuts.add(embedding.getTableMutable(), {Axis::Rows, ranks, 1},
+             dimOf(embedding.getTableMutable(), Axis::Rows));
+    embeddings.push_back(embedding);
   } else if (isa<AttentionOp>(op)) {
     keep(op, "only attention over latents is, which mla-fuse-attention makes");
   }
+  return success();
 }
 
 void DistributePass::matchAttention(LatentAttentionOp attention) {
@@ -172,13 +169,14 @@ void DistributePass::matchAttention(LatentAttentionOp attention) {
                     chain.expand.getKvB(), chain.out.getWeight()}))
     return no("expected declared weights");
 
-  int64_t count = attention.getHeads();
-  divisions.push_back(
-      {attention, "its " + std::to_string(count) + " heads", count, 1});
-  cut(queryWeight, Axis::Rows);
-  cut(chain.absorb.getKvBMutable(), Axis::Rows);
-  cut(chain.expand.getKvBMutable(), Axis::Rows);
-  cut(chain.out.getWeightMutable(), Axis::Columns);
+  int64_t count = attention.getHeads(), v = chain.expand.getV();
+  int64_t kv = chain.absorb.getNope() + v, q = rowWidth(chain.query) / count;
+  chain.heads = cuts.addTogether(
+      attention, "heads", {{&queryWeight, Axis::Rows, q},
+                           {&chain.absorb.getKvBMutable(), Axis::Rows, kv},
+                           {&chain.expand.getKvBMutable(), Axis::Rows, kv},
+                           {&chain.out.getWeightMutable(), Axis::Columns, v}},
+      count, {ranks, 1});
   attentions.push_back(chain);
 }
 
@@ -188,92 +186,65 @@ void DistributePass::matchMLP(GatedLinearOp gated) {
     return keep(gated, "expected a mla.linear as the only user");
   if (!areDeclared({gated.getGate(), gated.getUp(), down.getWeight()}))
     return keep(gated, "expected declared weights");
-  cut(gated.getGateMutable(), Axis::Rows);
-  cut(gated.getUpMutable(), Axis::Rows);
-  cut(down.getWeightMutable(), Axis::Columns);
-  mlps.push_back({gated, down});
+  int64_t columns =
+      cuts.addTogether(gated, "inner columns",
+                       {{&gated.getGateMutable(), Axis::Rows},
+                        {&gated.getUpMutable(), Axis::Rows},
+                        {&down.getWeightMutable(), Axis::Columns}},
+                       rowWidth(gated.getResult()), {ranks, 1}, lanes);
+  mlps.push_back({gated, down, columns});
 }
 
-//===----------------------------------------------------------------------===//
-// What must divide
-//===----------------------------------------------------------------------===//
-
-void DistributePass::cut(MutableArrayRef<OpOperand> operands, Axis axis) {
-  for (OpOperand &operand : operands) {
-    auto get = operand.get().getDefiningOp<GetWeightOp>();
-    auto type = cast<WeightType>(get.getType());
-    ArrayRef<int64_t> shape = type.getShape();
-    bool rows = axis == Axis::Rows;
-    // Only blocks of FP8 have scales over several rows.
-    int64_t group = rows && type.getFormat() != Format::FP8Block
-                        ? 1
-                        : scaleGroup(type.getFormat());
-    int64_t size = rows ? shape[shape.size() - 2] : shape.back();
-    std::string what = "the " + std::to_string(size) +
-                       (rows ? " rows of @" : " columns of @") +
-                       get.getName().str();
-    if (group > 1)
-      what += ", in whole groups of " + std::to_string(group) + " (" +
-              std::string(formatName(type.getFormat())) + "),";
-    auto &uses = cuts[{get.getNameAttr().getAttr(), axis}];
-    if (uses.empty())
-      divisions.push_back({operand.getOwner(), what, size, group});
-    uses.push_back(&operand);
+LogicalResult DistributePass::matchExperts(Operation *op, Value gate, Value up,
+                                           Value down, ValueRange shared) {
+  SmallVector<Value> all{gate, up, down};
+  llvm::append_range(all, shared);
+  if (!areDeclared(all))
+    return keep(op, "expected declared weights"), success();
+  int64_t count = cast<WeightType>(gate.getType()).getDim(0);
+  if (count < expertGroups) {
+    std::string fitting;
+    for (int64_t n = 1; n <= count; ++n)
+      if (ranks % n == 0)
+        fitting += (fitting.empty() ? "" : ", ") + std::to_string(n);
+    return op->emitOpError("its ")
+           << count << " experts cannot be placed on " << int64_t(expertGroups)
+           << " groups of ranks: expected one of " << fitting;
   }
-}
-
-/// The numbers of ranks from 2 on that fit, "2, 4, 8".
-std::string DistributePass::numbers(llvm::function_ref<bool(int64_t)> fits) {
-  std::string text;
-  for (int64_t n = 2; n <= mostSuggested; ++n)
-    if (fits(n))
-      text += (text.empty() ? "" : ", ") + std::to_string(n);
-  return text.empty() ? "no number from 2 to " + std::to_string(mostSuggested)
-                      : text;
-}
-
-LogicalResult DistributePass::checkDivisions() {
-  // Layers are alike: one message for all that fail for the same reason.
-  llvm::MapVector<std::pair<int64_t, int64_t>, SmallVector<const Division *>>
-      failures;
-  for (const Division &division : divisions)
-    if (!division.fits(ranks))
-      failures[{division.size, division.unit}].push_back(&division);
-  if (failures.empty())
-    return success();
-  bool isFirst = true;
-  for (const auto &entry : failures) {
-    ArrayRef<const Division *> alike = entry.second;
-    const Division &first = *alike.front();
-    InFlightDiagnostic error =
-        first.op->emitOpError("cannot be shared among ")
-        << int64_t(ranks) << " ranks: " << first.what << " can be divided by "
-        << numbers([&](int64_t n) { return first.fits(n); });
-    if (alike.size() > 1)
-      error << " (and " << alike.size() - 1 << " more alike)";
-    if (std::exchange(isFirst, false))
-      error.attachNote() << "the whole model can be shared among "
-                         << numbers([&](int64_t n) {
-                              return llvm::all_of(
-                                  divisions, [&](const Division &division) {
-                                    return division.fits(n);
-                                  });
-                            })
-                         << " ranks";
-  }
-  return failure();
+  // A group has whole experts, its ranks parts of each.
+  ExpertShare layer{op, 0};
+  int64_t inGroup = ranks / expertGroups;
+  Operands experts{{&operandOf(op, gate), Axis::Experts},
+                   {&operandOf(op, up), Axis::Experts},
+                   {&operandOf(op, down), Axis::Experts}};
+  if (expertGroups > 1)
+    layer.group = cuts.addTogether(op, "experts", experts, count,
+                                   {expertGroups, inGroup});
+  auto columns = [&](Value gate, Value up, Value down, Division division) {
+    auto type = cast<WeightType>(gate.getType());
+    if (division.count > 1)
+      cuts.addTogether(op, "inner columns",
+                       {{&operandOf(op, gate), Axis::Rows},
+                        {&operandOf(op, up), Axis::Rows},
+                        {&operandOf(op, down), Axis::Columns}},
+                       type.getDim(type.getRank() - 2), division, lanes);
+  };
+  columns(gate, up, down, {inGroup, 1});
+  if (!shared.empty())
+    columns(shared[0], shared[1], shared[2], {ranks, 1});
+  this->experts.push_back(layer);
+  return success();
 }
 
 //===----------------------------------------------------------------------===//
 // Changing the graph
 //===----------------------------------------------------------------------===//
 
-/// Makes `rows` those that one rank has.
-void DistributePass::narrow(Value rows) {
+/// Makes `rows` as wide as what one rank has.
+static void narrow(Value rows, int64_t width) {
   auto type = cast<RankedTensorType>(rows.getType());
   rows.setType(
-      RankedTensorType::get({ShapedType::kDynamic, type.getDimSize(1) / ranks},
-                            type.getElementType()));
+      RankedTensorType::get({ShapedType::kDynamic, width}, type.getElementType()));
 }
 
 /// "<path>.<what>" if `loc` is a path, so that each launch has its own name.
@@ -296,36 +267,96 @@ void DistributePass::reduce(Value rows) {
   ++numReductions;
 }
 
-/// Logits of all of the vocabulary from those of the rank's part.
-void DistributePass::gather(LMHeadOp head) {
+/// All columns of `rows`, of which a rank has a part.
+SmallVector<Value> DistributePass::gather(Operation *after, ValueRange rows,
+                                          TypeRange wholes, StringRef what) {
   OpBuilder b(&getContext());
-  b.setInsertionPointAfter(head);
-  Type whole = head.getType();
-  narrow(head.getResult());
-  auto all = AllGatherOp::create(b, under(head.getLoc(), "all_gather"), whole,
-                                 head.getResult(), b.getI64IntegerAttr(ranks),
+  b.setInsertionPointAfter(after);
+  auto all = AllGatherOp::create(b, under(after->getLoc(), what), wholes, rows,
+                                 b.getI64IntegerAttr(ranks),
                                  local ? b.getUnitAttr() : UnitAttr());
-  head.getResult().replaceAllUsesExcept(all.getResult(), all);
   ++numGathers;
+  return llvm::to_vector_of<Value>(all.getResults());
 }
 
-void DistributePass::share(AttentionShare &chain) {
-  uint64_t part = chain.attention.getHeads() / ranks;
-  chain.absorb.setHeads(part);
-  chain.attention.setHeads(part);
-  chain.expand.setHeads(part);
-  for (Value rows :
-       {Value(chain.query), Value(chain.absorb.getResult()),
-        Value(chain.attention.getResult()), Value(chain.expand.getResult())})
-    narrow(rows);
-  reduce(chain.out.getResult());
+void DistributePass::share(LMHeadOp head) {
+  Type whole = head.getType();
+  Value part = head.getResult();
+  narrow(part, weightRows(head.getWeight()));
+  Value all = gather(head, part, whole, "all_gather").front();
+  part.replaceAllUsesExcept(all, all.getDefiningOp());
+}
+
+void DistributePass::share(EmbeddingOp embedding) {
+  embedding.setRanks(ranks);
+  reduce(embedding.getResult());
+}
+
+void DistributePass::share(const AttentionShare &chain) {
+  AttentionShare c = chain;
+  uint64_t all = c.attention.getHeads(), part = c.heads;
+  for (Value rows : {Value(c.query), Value(c.absorb.getResult()),
+                     Value(c.attention.getResult()),
+                     Value(c.expand.getResult())})
+    narrow(rows, rowWidth(rows) / all * part);
+  c.absorb.setHeads(part);
+  c.attention.setHeads(part);
+  c.expand.setHeads(part);
+  reduce(c.out.getResult());
   ++numAttentions;
 }
 
-void DistributePass::share(MLPShare &chain) {
-  narrow(chain.gated.getResult());
-  reduce(chain.down.getResult());
+void DistributePass::share(const MLPShare &chain) {
+  MLPShare c = chain;
+  narrow(c.gated.getResult(), c.columns);
+  reduce(c.down.getResult());
   ++numMLPs;
+}
+
+void DistributePass::share(const ExpertShare &layer) {
+  if (layer.group != 0) {
+    Builder b(&getContext());
+    layer.op->setAttr("groups", b.getI64IntegerAttr(expertGroups));
+    layer.op->setAttr("group_ranks", b.getI64IntegerAttr(ranks / expertGroups));
+  }
+  reduce(layer.op->getResult(0));
+  ++numExperts;
+}
+
+/// The results that are no rank's heads are gathered.
+void DistributePass::shareDown(JoinedLinearOp down) {
+  SmallVector<Value> parts;
+  SmallVector<Type> wholes;
+  for (auto [weight, result] :
+       llvm::zip(down.getWeights(), down.getResults())) {
+    if (weightRows(weight) == rowWidth(result))
+      continue; // A query, of which the rank has its heads.
+    parts.push_back(result);
+    wholes.push_back(result.getType());
+    narrow(result, weightRows(weight));
+  }
+  if (parts.empty())
+    return;
+  SmallVector<Value> alls = gather(down, parts, wholes, "all_gather");
+  for (auto [part, all] : llvm::zip(parts, alls))
+    part.replaceAllUsesExcept(all, all.getDefiningOp());
+  ++numDowns;
+}
+
+void DistributePass::shareRouter(MoEOp moe) {
+  OpBuilder b(moe);
+  Value router = moe.getRouter();
+  auto rows = [&](int64_t width) {
+    return RankedTensorType::get({ShapedType::kDynamic, width}, b.getF32Type());
+  };
+  auto part = LinearOp::create(b, under(moe.getLoc(), "router"),
+                               rows(weightRows(router)), moe.getX(), router);
+  Value logits = gather(part, part.getResult(),
+                        rows(cuts.wholeRows(router)), "all_gather")
+                     .front();
+  moe.getRouterMutable().clear();
+  moe.getLogitsMutable().assign(logits);
+  ++numRouters;
 }
 
 /// Where two sums meet, as those of experts and of a shared expert beside them,
@@ -346,50 +377,22 @@ void DistributePass::joinReductions() {
   }
 }
 
-/// The declaration becomes that of the rank's part.
-void DistributePass::cutDeclaration(WeightOp weight, Axis axis) {
-  auto type = cast<WeightType>(weight.getType());
-  SmallVector<int64_t> shape(type.getShape());
-  int64_t rows = shape[shape.size() - 2], columns = shape.back();
-  bool byRows = axis == Axis::Rows;
-  int64_t &size = byRows ? shape[shape.size() - 2] : shape.back();
-  size /= ranks;
-  int64_t first = rank * size;
-  weight.setSliceAttr(SliceAttr::get(
-      &getContext(), rows, columns, byRows ? first : 0, byRows ? 0 : first,
-      /*blocks=*/1, /*block_rows=*/byRows ? size : rows, /*row_stride=*/0));
-  weight.setType(WeightType::get(&getContext(), shape, type.getFormat()));
-}
-
-void DistributePass::cutWeights() {
-  ModuleOp module = getOperation();
-  SymbolTable symbols(module);
-  DenseMap<StringAttr, size_t> uses;
-  module.walk([&](GetWeightOp get) {
-    uses[get.getNameAttr().getAttr()] +=
-        std::distance(get->use_begin(), get->use_end());
-  });
-  for (auto &entry : cuts) {
-    auto [name, axis] = entry.first;
-    ArrayRef<OpOperand *> operands = entry.second;
-    auto weight = symbols.lookup<WeightOp>(name);
-    if (operands.size() == uses[name]) {
-      cutDeclaration(weight, axis);
-      for (OpOperand *operand : operands)
-        operand->get().setType(cast<WeightType>(weight.getType()));
-      continue;
-    }
-    // Others read it as it is, as the embedding does a head that is tied to it.
-    auto part = cast<WeightOp>(weight->clone());
-    part.setSymName((name.getValue() + ".part").str());
-    symbols.insert(part, std::next(weight->getIterator()));
-    cutDeclaration(part, axis);
-    for (OpOperand *operand : operands) {
-      OpBuilder b(operand->getOwner());
-      operand->set(GetWeightOp::create(b, part.getLoc(), part.getType(),
-                                       FlatSymbolRefAttr::get(part)));
-    }
+/// "attention tp8, experts tp4xep2, ...".
+std::string DistributePass::layout() const {
+  std::string n = std::to_string(ranks), text = "attention tp" + n;
+  if (!experts.empty()) {
+    text += ", experts ";
+    if (expertGroups < ranks)
+      text += "tp" + std::to_string(ranks / expertGroups);
+    if (expertGroups > 1)
+      text += (expertGroups < ranks ? "xep" : "ep") +
+              std::to_string(expertGroups);
   }
+  auto word = [](bool sharded) { return sharded ? " sharded" : " replicated"; };
+  text += std::string(", latent projections") + word(!downs.empty());
+  if (!experts.empty())
+    text += std::string(", router") + word(!routers.empty());
+  return text;
 }
 
 LogicalResult DistributePass::checkOptions() {
@@ -397,13 +400,13 @@ LogicalResult DistributePass::checkOptions() {
   if (ranks < 1 || ranks > maxRanks)
     return module.emitError("expected from 1 to ")
            << maxRanks << " ranks, found " << int64_t(ranks);
-  if (rank < 0 || rank >= ranks)
-    return module.emitError("expected a rank from 0 to ")
-           << ranks - 1 << ", found " << int64_t(rank);
+  if (expertGroups < 1 || ranks % expertGroups != 0)
+    return module.emitError("expected a number of groups of ranks that divides ")
+           << int64_t(ranks) << ", found " << int64_t(expertGroups);
   if (module->hasAttr(ranksAttr))
     return module.emitError("is distributed already");
   for (auto weight : module.getOps<WeightOp>())
-    if (weight.getSlice())
+    if (weight.getShard())
       return weight.emitOpError("is a part already, where a whole weight is "
                                 "expected");
   return success();
@@ -413,30 +416,52 @@ void DistributePass::runOnOperation() {
   attentions.clear();
   mlps.clear();
   experts.clear();
+  embeddings.clear();
   heads.clear();
-  divisions.clear();
-  cuts.clear();
+  downs.clear();
+  routers.clear();
+  cuts = {};
   if (failed(checkOptions()))
     return signalPassFailure();
   if (ranks == 1)
     return markAllAnalysesPreserved();
   ModuleOp module = getOperation();
-  module.walk([&](Operation *op) { match(op); });
-  if (failed(checkDivisions()))
+  bool ok = true;
+  module.walk([&](Operation *op) { ok = succeeded(match(op)) && ok; });
+  if (!ok)
     return signalPassFailure();
+  if (shardDown)
+    module.walk([&](JoinedLinearOp down) {
+      if (!areDeclared(down.getWeights()))
+        return keep(down, "expected declared weights");
+      bool any = false;
+      for (OpOperand &weight : down.getWeightsMutable())
+        if (!cuts.has(weight)) {
+          cuts.add(weight, {Axis::Rows, ranks, 1}, dimOf(weight, Axis::Rows));
+          any = true;
+        }
+      if (any)
+        downs.push_back(down);
+    });
+  numUneven += cuts.remarkUneven();
 
-  cutWeights();
-  for (AttentionShare &chain : attentions)
+  cuts.apply(module);
+  for (const AttentionShare &chain : attentions)
     share(chain);
-  for (MLPShare &chain : mlps)
+  for (const MLPShare &chain : mlps)
     share(chain);
-  for (Operation *op : experts)
-    reduce(op->getResult(0));
-  numExperts += experts.size();
+  for (const ExpertShare &layer : experts)
+    share(layer);
+  for (EmbeddingOp embedding : embeddings)
+    share(embedding);
   for (LMHeadOp head : heads)
-    gather(head);
+    share(head);
+  for (JoinedLinearOp down : downs)
+    shareDown(down);
+  for (MoEOp moe : routers)
+    shareRouter(moe);
   joinReductions();
   Builder b(&getContext());
   module->setAttr(ranksAttr, b.getI64IntegerAttr(ranks));
-  module->setAttr(rankAttr, b.getI64IntegerAttr(rank));
+  module->setAttr(layoutAttr, b.getStringAttr(layout()));
 }

@@ -49,8 +49,10 @@ struct FuseMoEPass : mla::impl::FuseMoEPassBase<FuseMoEPass> {
     rewriter.setInsertionPoint(last);
     auto moe = MoEOp::create(
         rewriter, experts.getLoc(), experts.getType(), experts.getX(),
-        chain.router.getWeight(), chain.route.getBias(), experts.getGate(),
-        experts.getUp(), experts.getDown(), shared, chain.route.getRouting());
+        chain.router.getWeight(), /*logits=*/Value(), chain.route.getBias(),
+        experts.getGate(), experts.getUp(), experts.getDown(), shared,
+        chain.route.getRouting(), experts.getGroupsAttr(),
+        experts.getGroupRanksAttr());
     rewriter.replaceOp(last, moe);
     SmallVector<Operation *> dead{chain.route, chain.router};
     if (chain.add)

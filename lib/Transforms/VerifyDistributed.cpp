@@ -21,15 +21,16 @@ namespace {
 struct Share {
   enum Kind {
     Whole,
-    Columns, ///< from `first` on, of `all`
+    Columns, ///< `part` of `all`, the next ones on every `stride`-th rank
     Rows,    ///< of a matrix, likewise
     Summand,
     Unknown ///< after an error, so that it is told once
   } kind = Whole;
-  int64_t first = 0, all = 0;
+  int64_t part = 0, all = 0, stride = 1;
 
   bool operator==(const Share &other) const {
-    return kind == other.kind && first == other.first && all == other.all;
+    return kind == other.kind && part == other.part && all == other.all &&
+           stride == other.stride;
   }
 };
 
@@ -39,8 +40,9 @@ raw_ostream &operator<<(raw_ostream &out, const Share &share) {
     return out << "all";
   case Share::Columns:
   case Share::Rows:
-    return out << (share.kind == Share::Rows ? "rows" : "columns") << " from "
-               << share.first << " on of " << share.all;
+    out << share.part << " of " << share.all
+        << (share.kind == Share::Rows ? " rows" : " columns");
+    return share.stride == 1 ? out : out << " on every " << share.stride << " ranks";
   case Share::Summand:
     return out << "a summand";
   case Share::Unknown:
@@ -67,7 +69,8 @@ private:
   Share followExperts(Operation *op, Value x, ValueRange gatesAndUps,
                       ValueRange downs);
   Share followAdd(AddOp op);
-  Share followCollective(Operation *op, Value x, int64_t opRanks, bool gathers);
+  /// A sum, or columns that are gathered to `all`.
+  Share followCollective(Operation *op, Value x, int64_t opRanks, Value all);
   Share shareOf(Value value);
   /// The share of gate and up, which must have the same.
   Share pairOf(Operation *op, Value gate, Value up);
@@ -77,7 +80,7 @@ private:
 
   DenseMap<StringAttr, WeightOp> declared;
   DenseMap<Value, Share> shares;
-  int64_t ranks = 1, rank = 0;
+  int64_t ranks = 1;
 };
 } // namespace
 
@@ -92,19 +95,23 @@ Share VerifyDistributedPass::shareOf(Value value) {
   if (!get)
     return shares.lookup(value);
   WeightOp weight = declared.lookup(get.getNameAttr().getAttr());
-  SliceAttr slice = weight ? weight.getSliceAttr() : SliceAttr();
-  if (!slice)
+  ShardAttr shard = weight ? weight.getShardAttr() : ShardAttr();
+  if (!shard)
     return {};
-  int64_t columns = cast<WeightType>(weight.getType()).getShape().back();
-  bool allRows = slice.getBlockRows() == slice.getRows();
-  bool allColumns = columns == slice.getColumns();
-  if (allRows && allColumns)
-    return {};
-  if (allColumns && slice.getBlocks() == 1)
-    return {Share::Rows, slice.getFirstRow(), slice.getRows()};
-  if (allRows)
-    return {Share::Columns, slice.getFirstColumn(), slice.getColumns()};
-  return fail(weight, "expected a part of rows in one run, or of columns");
+  // Which experts a rank has is followExperts()' concern.
+  auto type = cast<WeightType>(weight.getType());
+  int64_t columns = type.getRank() - 1, rows = columns - 1;
+  bool someRows = rows >= 0 && shard.countOf(rows) > 1;
+  bool someColumns = shard.countOf(columns) > 1;
+  if (someRows && someColumns)
+    return fail(weight, "expected a part of rows or of columns, not of both");
+  auto part = [&](Share::Kind kind, int64_t dim) {
+    return Share{kind, type.getDim(dim), shard.getWhole()[dim],
+                 shard.strideOf(dim)};
+  };
+  return someRows      ? part(Share::Rows, rows)
+         : someColumns ? part(Share::Columns, columns)
+                       : Share();
 }
 
 bool VerifyDistributedPass::needsWhole(Operation *op, ValueRange values) {
@@ -132,7 +139,7 @@ Share VerifyDistributedPass::followLinear(Operation *op, Value x, Value weight,
   if (!needsWhole(op, x))
     return {Share::Unknown};
   if (matrix.kind == Share::Rows)
-    return {Share::Columns, matrix.first, matrix.all};
+    return {Share::Columns, matrix.part, matrix.all, matrix.stride};
   return {};
 }
 
@@ -153,22 +160,22 @@ Share VerifyDistributedPass::followHeads(
     return {Share::Unknown};
   if (x.kind == Share::Summand)
     return fail(op, "needs heads, found a summand");
-  if (x.first % from || x.all % from)
+  if (x.part % from || x.all % from)
     return fail(op, "expected whole heads of " + Twine(from) +
                         " values, found " + text(x));
   if (kvB) {
     auto [matrix, perHead] = *kvB;
     Share heads = matrix;
     // Rows of the matrix are columns of the heads.
-    if (heads.kind == Share::Rows && heads.first % perHead == 0)
-      heads = {Share::Columns, heads.first / perHead * from,
-               heads.all / perHead * from};
+    if (heads.kind == Share::Rows && heads.part % perHead == 0)
+      heads = {Share::Columns, heads.part / perHead * from,
+               heads.all / perHead * from, heads.stride};
     if (!(heads == x))
       return fail(op,
                   "expected the same heads of its rows and of kv_b, found " +
                       text(x) + " and " + text(matrix));
   }
-  return {x.kind, x.first / from * to, x.all / from * to};
+  return {x.kind, x.part / from * to, x.all / from * to, x.stride};
 }
 
 Share VerifyDistributedPass::followExperts(Operation *op, Value x,
@@ -177,6 +184,24 @@ Share VerifyDistributedPass::followExperts(Operation *op, Value x,
   if (!needsWhole(op, x))
     return {Share::Unknown};
   std::optional<Share::Kind> result;
+  // Groups of ranks with experts of their own: what a rank computes is a summand
+  // even if it has all of each.
+  auto groups = op->getAttrOfType<IntegerAttr>("groups");
+  auto groupRanks = op->getAttrOfType<IntegerAttr>("group_ranks");
+  int64_t count = groups ? groups.getInt() : 1;
+  if (groups && count * groupRanks.getInt() != ranks)
+    return fail(op, "expected groups of all " + Twine(ranks) + " ranks");
+  for (Value weight : {gatesAndUps[0], gatesAndUps[1], downs[0]}) {
+    auto get = weight.getDefiningOp<GetWeightOp>();
+    WeightOp of = get ? declared.lookup(get.getNameAttr().getAttr()) : WeightOp();
+    ShardAttr shard = of ? of.getShardAttr() : ShardAttr();
+    bool placed = shard && shard.countOf(0) > 1;
+    if (placed ? shard.countOf(0) != count ||
+                     shard.strideOf(0) != groupRanks.getInt()
+               : count > 1)
+      return fail(op, "expected experts of " + Twine(count) +
+                          " groups of ranks in gate, up and down");
+  }
   for (auto [i, down] : llvm::enumerate(downs)) {
     Share inner = pairOf(op, gatesAndUps[2 * i], gatesAndUps[2 * i + 1]);
     Share outer = shareOf(down);
@@ -188,7 +213,9 @@ Share VerifyDistributedPass::followExperts(Operation *op, Value x,
     if (!(outer == expected) || inner.kind == Share::Columns)
       return fail(op, "expected a part of down that gate and up make, found " +
                           text(outer) + " for " + text(inner));
-    auto kind = inner.kind == Share::Whole ? Share::Whole : Share::Summand;
+    auto kind = inner.kind == Share::Whole && (i > 0 || count == 1)
+                    ? Share::Whole
+                    : Share::Summand;
     if (result && *result != kind)
       return fail(op, "expected parts of all experts or of none, the shared "
                       "one included");
@@ -214,7 +241,7 @@ Share VerifyDistributedPass::followAdd(AddOp op) {
 }
 
 Share VerifyDistributedPass::followCollective(Operation *op, Value x,
-                                              int64_t opRanks, bool gathers) {
+                                              int64_t opRanks, Value all) {
   if (opRanks != ranks)
     return fail(op, "expected " + Twine(ranks) +
                         " ranks as the module has, "
@@ -223,9 +250,8 @@ Share VerifyDistributedPass::followCollective(Operation *op, Value x,
   Share share = shareOf(x);
   if (share.kind == Share::Unknown)
     return share;
-  int64_t width = rowWidth(x);
-  Share expected = gathers ? Share{Share::Columns, rank * width, ranks * width}
-                           : Share{Share::Summand};
+  Share expected =
+      all ? Share{Share::Columns, rowWidth(x), rowWidth(all)} : Share{Share::Summand};
   if (share == expected)
     return {};
   return fail(op, "expected " + text(expected) + ", found " + text(share));
@@ -287,9 +313,10 @@ Share VerifyDistributedPass::follow(Operation *op) {
                              {o.getDown()});
       })
       .Case([&](MoEOp o) {
-        if (!needsWhole(op, o.getRouter()) ||
-            (o.getBias() && !needsWhole(op, o.getBias())))
-          return Share{Share::Unknown};
+        for (Value whole : {Value(o.getRouter()), Value(o.getLogits()),
+                            Value(o.getBias())})
+          if (whole && !needsWhole(op, whole))
+            return Share{Share::Unknown};
         SmallVector<Value> gatesAndUps{o.getGate(), o.getUp()};
         SmallVector<Value> downs{o.getDown()};
         if (auto shared = o.getShared(); !shared.empty()) {
@@ -299,10 +326,28 @@ Share VerifyDistributedPass::follow(Operation *op) {
         return followExperts(op, o.getX(), gatesAndUps, downs);
       })
       .Case([&](AllReduceOp o) {
-        return followCollective(op, o.getX(), o.getRanks(), false);
+        return followCollective(op, o.getX(), o.getRanks(), {});
       })
       .Case([&](AllGatherOp o) {
-        return followCollective(op, o.getX(), o.getRanks(), true);
+        for (auto [x, all] : llvm::zip(o.getXs(), o.getAlls()))
+          followCollective(op, x, o.getRanks(), all);
+        return Share();
+      })
+      .Case([&](AllReduceRMSNormOp o) {
+        Share sum = followCollective(op, o.getX(), o.getRanks(), {});
+        if (o.getResidual() && !needsWhole(op, o.getResidual()))
+          return Share{Share::Unknown};
+        return needsWhole(op, o.getWeight()) ? sum : Share{Share::Unknown};
+      })
+      .Case([&](EmbeddingOp o) {
+        Share table = shareOf(o.getTable());
+        if (table.kind == Share::Rows && o.getRanks() == uint64_t(ranks))
+          return Share{Share::Summand};
+        if (table.kind == Share::Whole && !o.getRanks())
+          return table;
+        return fail(op, "expected a part of the vocabulary if and only if it "
+                        "has ranks, found " +
+                            text(table));
       })
       .Default([&](Operation *) {
         return Share{needsWhole(op, op->getOperands()) ? Share::Whole
@@ -322,10 +367,9 @@ void VerifyDistributedPass::runOnOperation() {
     return attr ? attr.getInt() : otherwise;
   };
   ranks = number(ranksAttr, 1);
-  rank = number(rankAttr, 0);
-  if (ranks < 1 || ranks > maxRanks || rank < 0 || rank >= ranks) {
-    module.emitError("expected a rank below the number of ranks, found rank ")
-        << rank << " of " << ranks;
+  if (ranks < 1 || ranks > maxRanks) {
+    module.emitError("expected from 1 to ")
+        << maxRanks << " ranks, found " << ranks;
     return signalPassFailure();
   }
   for (auto function : module.getOps<func::FuncOp>())

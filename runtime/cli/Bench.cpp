@@ -118,12 +118,15 @@ Status bench(const BenchOptions &options, std::ostream &out) {
       static_cast<double>(options.promptTokens * options.sequences) / prefill;
   double decodeRate = static_cast<double>(options.sequences) / decode;
   runtime::MemoryUse memory = engine->memory();
+  int64_t ranks = engine->plan().ranks.count;
+  int64_t threads = engine->threads().size(); // Of each.
   if (options.json) {
     nlohmann::ordered_json json = {
         {"architecture", engine->plan().model.architecture},
         {"target", engine->plan().target.name},
         {"cpu", engine->plan().target.cpu},
-        {"threads", engine->threads().size()},
+        {"ranks", ranks},
+        {"threads", threads},
         {"tokens_chosen_on_device", onDevice},
         {"sequences", options.sequences},
         {"prompt_tokens", options.promptTokens},
@@ -145,8 +148,9 @@ Status bench(const BenchOptions &options, std::ostream &out) {
         << "decode:  " << options.sequences << " x 1 token in "
         << formatNumber(decode * 1e3, 3) << " ms, "
         << formatNumber(decodeRate, 1) << " tokens/s (median of "
-        << samples.decode.size() << " steps, " << engine->threads().size()
-        << " threads" << (onDevice ? ", tokens chosen on the device" : "")
+        << samples.decode.size() << " steps, "
+        << (ranks == 1 ? "" : std::to_string(ranks) + " ranks of ") << threads
+        << (threads == 1 ? " thread" : " threads") << (onDevice ? ", tokens chosen on the device" : "")
         << ")\n";
   }
   if (options.engine.profile)

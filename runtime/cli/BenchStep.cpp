@@ -13,6 +13,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/cli/Commands.h"
+#include "runtime/cli/ProcessGroup.h"
 #include "runtime/cli/Support.h"
 #include <algorithm>
 #include <fstream>
@@ -245,6 +246,8 @@ Json toJson(runtime::Engine &engine, const BenchSetting &setting,
       {"step_seconds_device", cost.device},
       {"step_bytes", cost.bytes},
       {"read_ceiling_bytes_per_second", cost.ceiling}};
+  if (!engine.plan().ranks.isOne())
+    json["ranks"] = engine.plan().ranks.count;
   if (cost.ceiling > 0) {
     json["floor_seconds"] = cost.bytes / cost.ceiling;
     json["device_over_floor"] = cost.device * cost.ceiling / cost.bytes;
@@ -339,7 +342,7 @@ Status benchStep(const BenchOptions &options, std::ostream &out) {
   }
   if (json.size() == 1)
     json = Json(json[0]);
-  if (!options.jsonFile.empty()) {
+  if (!options.jsonFile.empty() && writesFiles(options)) {
     std::ofstream file(options.jsonFile);
     file << json.dump(2) << "\n";
     file.close();

@@ -4,8 +4,10 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/cli/Commands.h"
+#include "runtime/cli/ProcessGroup.h"
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cmath>
 #include <functional>
 #include <iostream>
 #include <iterator>
@@ -52,6 +54,21 @@ void addPlanOptions(CLI::App &app, PlanOptions &options) {
                  "compiled")
       ->type_name("DIR")
       ->group(group);
+  constexpr const char *ranks = "Several ranks";
+  app.add_option_function<double>(
+         "--collective-timeout",
+         [&options](double seconds) {
+           options.engine.collectiveTimeout =
+               std::chrono::milliseconds(std::llround(seconds * 1000));
+         },
+         "Seconds that a rank waits for another before all end (default: 60)")
+      ->check(CLI::Range(0.001, 1e6))
+      ->type_name("SECONDS")
+      ->group(ranks);
+  app.add_flag("--check-ranks", options.engine.compareRanks,
+               "After each step compare what the ranks computed: it must be the "
+               "same")
+      ->group(ranks);
 }
 
 template <typename T>
@@ -116,9 +133,18 @@ void addGenerate(CLI::App &app, Action &action) {
     option->group(group)->excludes(greedy);
   sub->callback([options, &action] {
     action = [options] {
-      if (options->prompt == "-")
-        options->prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
-      return generate(*options, std::cout, std::cerr);
+      return runInGroup(*options, [&](ProcessGroup *group, std::ostream &out,
+                                      std::ostream &err) -> Status {
+        if (options->prompt == "-") { // Only rank 0 has it.
+          options->prompt.clear();
+          if (!group || group->isFirst())
+            options->prompt.assign(std::istreambuf_iterator<char>(std::cin),
+                                   {});
+          if (group)
+            MLA_RETURN_IF_ERROR(group->share(options->prompt));
+        }
+        return generate(*options, out, err);
+      });
     };
   });
 }
@@ -144,7 +170,12 @@ void addLogits(CLI::App &app, Action &action) {
       ->required()
       ->type_name("FILE");
   sub->callback([options, &action] {
-    action = [options] { return logits(*options, std::cerr); };
+    action = [options] {
+      return runInGroup(*options, [&](ProcessGroup *, std::ostream &,
+                                      std::ostream &err) {
+        return logits(*options, err);
+      });
+    };
   });
 }
 
@@ -165,7 +196,12 @@ void addPerplexity(CLI::App &app, Action &action) {
       ->check(CLI::Range(int64_t(2), int64_t(1) << 40));
   sub->add_flag("--json", options->json, "Print JSON");
   sub->callback([options, &action] {
-    action = [options] { return perplexity(*options, std::cout, std::cerr); };
+    action = [options] {
+      return runInGroup(*options, [&](ProcessGroup *, std::ostream &out,
+                                      std::ostream &err) {
+        return perplexity(*options, out, err);
+      });
+    };
   });
 }
 
@@ -189,7 +225,10 @@ void addCalibrate(CLI::App &app, Action &action) {
          "Use only the first N tokens of a document, bos included")
       ->check(CLI::Range(int64_t(2), int64_t(1) << 40));
   sub->callback([options, &action] {
-    action = [options] { return calibrate(*options, std::cout); };
+    action = [options] {
+      MLA_RETURN_IF_ERROR(checkAlone("calibrate"));
+      return calibrate(*options, std::cout);
+    };
   });
 }
 
@@ -255,6 +294,10 @@ void addBench(CLI::App &app, Action &action) {
               "", "step"))
           ->excludes(contextOption)
           ->type_name("B:C[:T],");
+  number(sub, "--rank", options->engine.rank,
+         "Whose part to measure, of a plan whose ranks exchange nothing "
+         "(default: 0)")
+      ->check(CLI::NonNegativeNumber);
   CLI::Option *json = sub->add_flag("--json", options->json, "Print JSON");
   sub->add_option("--json-file", options->jsonFile, "Write JSON to a file, too")
       ->type_name("FILE");
@@ -271,7 +314,12 @@ void addBench(CLI::App &app, Action &action) {
       options->steps.push_back(*parseSetting(text));
     if (!options->jsonFile.empty() && options->steps.empty())
       throw CLI::RequiresError("--json-file", "--context or --steps");
-    action = [options] { return bench(*options, std::cout); };
+    action = [options] {
+      return runInGroup(*options, [&](ProcessGroup *, std::ostream &out,
+                                      std::ostream &) {
+        return bench(*options, out);
+      });
+    };
   });
 }
 
@@ -308,7 +356,10 @@ void addCompare(CLI::App &app, Action &action) {
                 "Fill scratch memory with NaN before each step");
   sub->add_flag("--json", options->json, "Print JSON, with all values");
   sub->callback([options, &action] {
-    action = [options] { return compare(*options, std::cout); };
+    action = [options] {
+      MLA_RETURN_IF_ERROR(checkAlone("compare"));
+      return compare(*options, std::cout);
+    };
   });
 }
 
@@ -318,7 +369,8 @@ void addPack(CLI::App &app, Action &action) {
       "pack", "Write the weights of a plan as a GPU has them, for fast starts");
   sub->footer("The file is for --pack of the other subcommands, with this plan "
               "or another that cuts\nand packs the same checkpoint alike. No GPU "
-              "is needed.");
+              "is needed. Each of several ranks has a file\nof its own: "
+              "FILE.rank0, FILE.rank1, ...");
   addPlan(*sub, options->plan);
   sub->add_option("--output,-o", options->output, "File to write")
       ->required()
@@ -330,7 +382,10 @@ void addPack(CLI::App &app, Action &action) {
          "Threads to work with (default: all of the machine)")
       ->check(CLI::Range(1, runtime::ThreadPool::maxThreads));
   sub->callback([options, &action] {
-    action = [options] { return pack(*options, std::cerr); };
+    action = [options] {
+      MLA_RETURN_IF_ERROR(checkAlone("pack"));
+      return pack(*options, std::cerr);
+    };
   });
 }
 

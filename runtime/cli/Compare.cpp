@@ -90,6 +90,17 @@ bool hasValue(const plan::Program &program, std::string_view name) {
                      [&](const auto &w) { return w.name == name; });
 }
 
+/// Whether `launch` sums over ranks what others left in `workspace`: before that it
+/// is one rank's part of a value, and not to be compared.
+bool sums(const plan::Plan &plan, const plan::Launch &launch, size_t workspace) {
+  plan::Collective collective = plan.kernels[launch.kernel].collective;
+  if (collective != plan::Collective::AllReduce &&
+      collective != plan::Collective::ReduceScatter)
+    return false;
+  auto *x = std::get_if<plan::WorkspaceRef>(&launch.arguments[0].value);
+  return x && x->index == workspace;
+}
+
 /// The workspaces that `launch` is the last to write.
 std::vector<size_t> lastWritten(const plan::Plan &plan,
                                 const plan::Program &program, size_t launch) {
@@ -108,7 +119,11 @@ std::vector<size_t> lastWritten(const plan::Plan &plan,
     writes(l, marked, false);
   std::vector<size_t> result;
   for (size_t i = 0; i < marked.size(); ++i)
-    if (marked[i] && !isScratch(program.workspaces[i].name))
+    if (marked[i] && !isScratch(program.workspaces[i].name) &&
+        std::none_of(program.launches.begin() + static_cast<ptrdiff_t>(launch) + 1,
+                     program.launches.end(), [&](const plan::Launch &later) {
+                       return sums(plan, later, i);
+                     }))
       result.push_back(i);
   return result;
 }

@@ -5,6 +5,7 @@
 //===----------------------------------------------------------------------===//
 #include "runtime/cli/Commands.h"
 #include "runtime/cli/Support.h"
+#include "runtime/collectives/Collectives.h"
 #include "runtime/sampler/Sampler.h"
 #include "runtime/tokenizer/Tokenizer.h"
 #include <algorithm>
@@ -141,6 +142,12 @@ Status generate(GenerateOptions options, std::ostream &out, std::ostream &err) {
   if (!options.ignoreEos)
     ends = engine->plan().model.eosTokens;
   MLA_ASSIGN_OR_RETURN(bool device, onDevice(options, *engine));
+  // Every process draws the same numbers.
+  if (options.engine.group && !options.seed)
+    MLA_RETURN_IF_ERROR(collectives::Collectives(*options.engine.group)
+                            .broadcast(std::as_writable_bytes(
+                                           std::span(&sampling.seed, 1)),
+                                       0, "the seed"));
   Chooser chooser(*engine, sampling, device);
   TokenPrinter printer(out, options.printIds ? nullptr : tokenizer.get());
   runtime::Sequence sequence = engine->newSequence();

@@ -40,13 +40,53 @@ void printWeights(const plan::Plan &plan, std::ostream &out) {
   std::map<std::string_view, Sum> byFormat;
   for (const plan::Weight &weight : plan.weights) {
     Sum &sum = byFormat[formatName(weight.format)];
-    sum.tensors += weight.sources.size();
+    // Of a stack that is divided, a rank has fewer than there are sources.
+    sum.tensors += weight.stacked && !weight.shape.empty()
+                       ? static_cast<size_t>(weight.shape[0])
+                       : 1;
     if (Result<uint64_t> bytes = weight.deviceBytes(); bytes.ok())
       sum.bytes += *bytes;
   }
   for (const auto &[format, sum] : byFormat)
     out << "weights      " << sum.tensors << " tensors of " << format << ", "
-        << formatBytes(sum.bytes) << "\n";
+        << formatBytes(sum.bytes)
+        << (plan.ranks.isOne() ? "\n" : " a rank\n");
+}
+
+/// "122 (122 all_reduce)".
+std::string collectivesText(const plan::Plan &plan,
+                            const plan::Program &program) {
+  std::map<plan::Collective, size_t> counts;
+  size_t all = 0;
+  for (const plan::Launch &launch : program.launches)
+    if (plan::Collective c = plan.kernels[launch.kernel].collective;
+        c != plan::Collective::None) {
+      ++counts[c];
+      ++all;
+    }
+  std::string kinds;
+  for (const auto &[collective, count] : counts)
+    kinds += (kinds.empty() ? " (" : ", ") + std::to_string(count) + " " +
+             std::string(plan::collectiveName(collective));
+  return std::to_string(all) + kinds + (kinds.empty() ? "" : ")");
+}
+
+void printRanks(const plan::Plan &plan, std::ostream &out) {
+  if (plan.ranks.isOne())
+    return;
+  out << "ranks        " << plan.ranks.count
+      << (plan.ranks.layout.empty() ? "" : ": ") << plan.ranks.layout;
+  if (plan.ranks.collectives == plan::Ranks::Collectives::Local) {
+    out << "; nothing is exchanged: it can be benched, not run\n";
+    return;
+  }
+  const plan::Program &least = plan.programs.front();
+  const plan::Program &most = plan.programs.back();
+  out << "\ncollectives  " << collectivesText(plan, least) << " a step of "
+      << least.name;
+  if (&least != &most)
+    out << ", " << collectivesText(plan, most) << " of " << most.name;
+  out << "\n";
 }
 
 std::string argumentText(const plan::Plan &plan, const plan::Program &program,
@@ -57,6 +97,8 @@ std::string argumentText(const plan::Plan &plan, const plan::Program &program,
     return plan.caches[ref->index].name;
   if (auto *ref = std::get_if<plan::WorkspaceRef>(&argument.value))
     return "%" + program.workspaces[ref->index].name;
+  if (std::get_if<plan::PeersRef>(&argument.value))
+    return "peers";
   if (auto *port = std::get_if<plan::Port>(&argument.value))
     return "@" + std::string(plan::portName(*port));
   return std::get<plan::Expr>(argument.value).str();
@@ -92,16 +134,12 @@ Status inspectPlan(const InspectOptions &options, std::ostream &out) {
       << plan.model.layers << " layers, hidden size " << plan.model.hiddenSize
       << ", vocabulary " << plan.model.vocabSize << ", context "
       << plan.model.maxPositions << "\n";
-  if (!plan.share.isWhole())
-    out << "share        rank " << plan.share.rank << " of "
-        << plan.share.ranks
-        << (plan.share.collectives == plan::Share::Collectives::Local
-                ? "; nothing is exchanged: it can be benched, not run\n"
-                : "\n");
+  printRanks(plan, out);
   printCheckpoint(plan.checkpoint, out);
   printWeights(plan, out);
   MLA_ASSIGN_OR_RETURN(plan::MemoryBytes memory, plan::memoryBytes(plan));
-  out << "memory       weights " << memory.weights << " bytes, workspace "
+  out << "memory       " << (plan.ranks.isOne() ? "" : "of a rank: ")
+      << "weights " << memory.weights << " bytes, workspace "
       << memory.workspace << " bytes, ports " << memory.ports
       << " bytes, cache " << memory.cachePerToken << " bytes a token\n"
       << "cache        " << plan.caches.size() << " caches, "

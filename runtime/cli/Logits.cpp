@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/cli/Commands.h"
+#include "runtime/cli/ProcessGroup.h"
 #include "runtime/cli/Support.h"
 #include <algorithm>
 #include <ostream>
@@ -64,7 +65,8 @@ Status logits(const LogitsOptions &options, std::ostream &err) {
         ++output.rows;
       }
   }
-  MLA_RETURN_IF_ERROR(writeSafetensors(options.output, outputs));
+  if (writesFiles(options))
+    MLA_RETURN_IF_ERROR(writeSafetensors(options.output, outputs));
   reportSaturation(*engine, err);
   err << "wrote " << options.output.string() << "\n";
   return {};

@@ -16,13 +16,19 @@ Status pack(const PackOptions &options, std::ostream &err) {
   runtime::WeightOptions weights;
   weights.checkpoint = options.checkpoint;
   weights.progress = true;
-  MLA_RETURN_IF_ERROR(
-      runtime::WeightStore::pack(plan, *pool, weights, options.output));
-  std::error_code error;
-  err << "wrote " << options.output.string() << ", "
-      << runtime::formatBytes(
-             std::filesystem::file_size(options.output, error))
-      << "\n";
+  for (int64_t rank = 0; rank < plan.ranks.count; ++rank) {
+    std::filesystem::path file =
+        runtime::packedFile(options.output, plan.ranks, rank);
+    Status status = runtime::WeightStore::pack(
+        plan.ranks.isOne() ? plan : plan::localized(plan, rank), *pool, weights,
+        file);
+    if (!status.ok())
+      return plan.ranks.isOne() ? status : runtime::ofRank(rank, status);
+    std::error_code error;
+    err << "wrote " << file.string() << ", "
+        << runtime::formatBytes(std::filesystem::file_size(file, error))
+        << "\n";
+  }
   return {};
 }
 

@@ -18,6 +18,8 @@ uint64_t resolve(const plan::Argument &argument, const plan::Program &program,
     return addresses.caches[ref->index];
   if (auto *ref = std::get_if<plan::WorkspaceRef>(&argument.value))
     return addresses.workspace + program.workspaces[ref->index].offset;
+  if (std::get_if<plan::PeersRef>(&argument.value))
+    return addresses.peers;
   if (auto *port = std::get_if<plan::Port>(&argument.value))
     return addresses.ports[static_cast<size_t>(*port)];
   return 0;
@@ -41,7 +43,8 @@ BoundProgram::BoundProgram(const plan::Plan &plan, const plan::Program &program,
     }
     grids.push_back({intern(launch.grid), dispatches.size()});
     dispatches.push_back({launch.kernel, 0,
-                          std::span<const uint64_t>(arguments).subspan(first)});
+                          std::span<const uint64_t>(arguments).subspan(first),
+                          &launch});
   }
 }
 

@@ -25,6 +25,7 @@ struct Addresses {
   std::vector<uint64_t> caches;
   std::array<uint64_t, plan::portCount> ports{};
   uint64_t workspace = 0;
+  uint64_t peers = 0; ///< The table of mla/Plan/Peers.h; 0 if there is none.
 };
 
 class BoundProgram {

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 #include "runtime/executor/Engine.h"
 #include "mla/Quant/Matrix.h"
+#include "mla/Support/Hash.h"
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -68,6 +68,9 @@ Result<Logits> Engine::doStep(std::span<const StepSequence> sequences,
   std::string context = "step " + std::to_string(steps);
   if (Status status = checkStep(sequences); !status.ok())
     return status.withContext(context);
+  if (group)
+    if (Status status = checkSameStep(sequences, sampling); !status.ok())
+      return status.withContext(context);
   std::vector<int64_t> lengths;
   for (const StepSequence &s : sequences)
     lengths.push_back(s.sequence->length());
@@ -105,6 +108,34 @@ Status Engine::checkStep(std::span<const StepSequence> sequences) const {
   return {};
 }
 
+Status Engine::checkSameStep(std::span<const StepSequence> sequences,
+                             const Sampling *sampling) {
+  uint64_t mine = fnv1a64("");
+  auto add = [&](std::span<const std::byte> bytes) {
+    mine = fnv1a64({reinterpret_cast<const char *>(bytes.data()), bytes.size()},
+                   mine);
+  };
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const StepSequence &s = sequences[i];
+    int64_t numbers[] = {s.sequence->length(), int64_t(s.ids.size()),
+                         int64_t(s.logits)};
+    add(std::as_bytes(std::span(numbers)));
+    add(std::as_bytes(s.ids));
+    if (sampling)
+      add(std::as_bytes(std::span(&sampling[i], 1)));
+  }
+  std::vector<uint64_t> all(static_cast<size_t>(group->size()));
+  MLA_RETURN_IF_ERROR(collectives::Collectives(*group).allGatherBytes(
+      std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)),
+      "the tokens of a step"));
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      return invalid("rank " + std::to_string(rank) +
+                     " was given other tokens than rank 0: every process must "
+                     "run the same command");
+  return {};
+}
+
 Result<Logits> Engine::runStep(std::span<const StepSequence> sequences,
                                std::span<const int64_t> lengths,
                                const Sampling *sampling,
@@ -124,7 +155,7 @@ Result<Logits> Engine::runStep(std::span<const StepSequence> sequences,
     if (sample)
       fillSampling(run, sampling);
     MLA_RETURN_IF_ERROR(
-        runProgram(run.program, fillPorts(run, sequences, lengths), sample));
+        runProgram({run.program, fillPorts(run, sequences, lengths), sample}));
     countSaturated(run.tokens);
     if (sample)
       MLA_RETURN_IF_ERROR(takeSampled(run, lengths, sampled));
@@ -184,7 +215,6 @@ plan::SymbolValues Engine::fillPorts(const ProgramRun &run,
     ++row;
   }
 
-  std::fill_n(port<int32_t>(plan::Port::Saturated), run.tokens, 0);
   plan::SymbolValues symbols;
   symbols[plan::Symbol::Tokens] = run.tokens;
   symbols[plan::Symbol::Sequences] = row;
@@ -208,120 +238,35 @@ void Engine::fillSampling(const ProgramRun &run, const Sampling *sampling) {
   }
 }
 
-Result<std::span<const hal::Dispatch>>
-Engine::prepare(size_t program, const plan::SymbolValues &symbols,
-                bool sample) {
-  MLA_ASSIGN_OR_RETURN(std::span<const hal::Dispatch> list,
-                       programs[program].prepare(symbols));
-  if (!sample)
-    return list;
-  plan::SymbolValues rows = symbols;
-  rows[plan::Symbol::Tokens] = symbols[plan::Symbol::Outputs];
-  rows[plan::Symbol::Sequences] = 1;
-  rows[plan::Symbol::Pages] = 1;
-  MLA_ASSIGN_OR_RETURN(std::span<const hal::Dispatch> last,
-                       sampler->prepare(rows));
-  joined.assign(list.begin(), list.end());
-  joined.insert(joined.end(), last.begin(), last.end());
-  return std::span<const hal::Dispatch>(joined);
+Status Engine::onAll(const std::function<Status(Rank &)> &body) {
+  RankThreads::Outcome outcome = threadsOfRanks->onAll(
+      [&](size_t i) { return body(*ranks[i]); },
+      [&](size_t i, const Status &why) { ranks[i]->giveUp(why); });
+  if (outcome.status.ok() || ranks.size() == 1)
+    return outcome.status;
+  return ofRank(ranks[outcome.rank]->number(), outcome.status);
 }
 
-Status Engine::runProgram(size_t program, const plan::SymbolValues &symbols,
-                          bool sample) {
-  MLA_ASSIGN_OR_RETURN(std::span<const hal::Dispatch> list,
-                       prepare(program, symbols, sample));
-  MLA_RETURN_IF_ERROR(sendInputs(symbols, sample));
-  auto results = [&]() -> Status {
-    MLA_RETURN_IF_ERROR(device->toHost(
-        *ports[static_cast<size_t>(plan::Port::Saturated)],
-        static_cast<uint64_t>(symbols[plan::Symbol::Tokens]) * sizeof(int32_t)));
-    // 4 bytes a row, whatever it is.
-    auto rows = static_cast<uint64_t>(symbols[plan::Symbol::Outputs]);
-    plan::Port result = sample ? plan::Port::Sampled : plan::Port::Logits;
-    MLA_RETURN_IF_ERROR(device->toHost(
-        *ports[static_cast<size_t>(result)],
-        rows * sizeof(float) *
-            (sample ? 1 : static_cast<uint64_t>(thePlan.model.vocabSize))));
-    return device->synchronize();
-  };
-  if (!profiling && !observer) {
-    MLA_RETURN_IF_ERROR(
-        device->run(*module, list, keyOf(program, symbols, sample)));
-    return results();
+Status Engine::runProgram(const RankStep &step) {
+  Rank &first = *ranks[0];
+  if (!observer)
+    return onAll([&](Rank &rank) -> Status {
+      MLA_RETURN_IF_ERROR(rank.begin(step, first));
+      MLA_RETURN_IF_ERROR(rank.run());
+      return rank.end();
+    });
+  MLA_RETURN_IF_ERROR(onAll([&](Rank &rank) { return rank.begin(step, first); }));
+  const plan::Program &program = thePlan.programs[step.program];
+  for (size_t l = 0; l < first.launches().size(); ++l) {
+    MLA_RETURN_IF_ERROR(onAll([&](Rank &rank) { return rank.run(l); }));
+    if (l < program.launches.size())
+      MLA_RETURN_IF_ERROR(observer(program, step.symbols, l));
   }
-  size_t own = thePlan.programs[program].launches.size();
-  for (size_t l = 0; l < list.size(); ++l) {
-    auto start = std::chrono::steady_clock::now();
-    MLA_RETURN_IF_ERROR(device->run(*module, list.subspan(l, 1)));
-    MLA_RETURN_IF_ERROR(device->synchronize());
-    double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-            .count();
-    LaunchCost &cost = l < own ? costs[program][l] : costs.back()[l - own];
-    cost.fastest = cost.calls == 0 ? seconds : std::min(cost.fastest, seconds);
-    cost.seconds += seconds;
-    ++cost.calls;
-    if (observer && l < own)
-      MLA_RETURN_IF_ERROR(observer(thePlan.programs[program], symbols, l));
-  }
-  return results();
-}
-
-Status Engine::send(plan::Port which, int64_t elements) {
-  auto p = static_cast<size_t>(which);
-  auto bytes = static_cast<size_t>(elements) * sizeof(int32_t);
-  if (sent[p].empty())
-    return {}; // The device reads the host's view.
-  std::span<const std::byte> now = ports[p]->host().first(bytes);
-  if (std::equal(now.begin(), now.end(), sent[p].begin()))
-    return {};
-  MLA_RETURN_IF_ERROR(device->toDevice(*ports[p], bytes));
-  std::copy(now.begin(), now.end(), sent[p].begin());
-  return {};
-}
-
-/// Most steps change few ports: a copy costs more than to look.
-Status Engine::sendInputs(const plan::SymbolValues &symbols, bool sample) {
-  int64_t tokens = symbols[plan::Symbol::Tokens];
-  MLA_RETURN_IF_ERROR(send(plan::Port::Ids, tokens));
-  MLA_RETURN_IF_ERROR(send(plan::Port::Positions, tokens));
-  MLA_RETURN_IF_ERROR(send(plan::Port::Sequence, tokens));
-  MLA_RETURN_IF_ERROR(send(plan::Port::PageTable,
-                           symbols[plan::Symbol::Sequences] *
-                               symbols[plan::Symbol::Pages]));
-  MLA_RETURN_IF_ERROR(
-      send(plan::Port::Outputs, symbols[plan::Symbol::Outputs]));
-  if (sample) {
-    int64_t rows = symbols[plan::Symbol::Outputs];
-    MLA_RETURN_IF_ERROR(send(plan::Port::Sampling, rows * 4));
-    MLA_RETURN_IF_ERROR(send(plan::Port::TopK, rows));
-  }
-  MLA_RETURN_IF_ERROR(send(plan::Port::Saturated, tokens));
-  // Not known any more, until countSaturated() has looked.
-  std::vector<std::byte> &counts =
-      sent[static_cast<size_t>(plan::Port::Saturated)];
-  std::fill(counts.begin(), counts.end(), std::byte{0xFF});
-  return {};
-}
-
-uint64_t Engine::keyOf(size_t program, const plan::SymbolValues &symbols,
-                       bool sample) {
-  constexpr size_t most = 65536; // Numbers are not used again.
-  if (keys.size() >= most)
-    keys.clear();
-  uint64_t &key =
-      keys[{program + (sample ? programs.size() : 0), symbols.values}];
-  if (key == 0)
-    key = ++lastKey;
-  return key;
+  return onAll([](Rank &rank) { return rank.end(); });
 }
 
 void Engine::countSaturated(int64_t tokens) {
   const auto *counts = port<const int32_t>(plan::Port::Saturated);
-  auto p = static_cast<size_t>(plan::Port::Saturated);
-  if (!sent[p].empty()) // What kernels have left there.
-    std::copy_n(ports[p]->host().begin(),
-                static_cast<size_t>(tokens) * sizeof(int32_t), sent[p].begin());
   saturated = std::accumulate(counts, counts + tokens, saturated);
 }
 
@@ -351,8 +296,8 @@ Status Engine::raiseLargest(const Sequence &sequence, std::span<float> amax) {
       auto number = static_cast<uint64_t>(
           sequence.pages()[static_cast<size_t>(at / plan::pageTokens)]);
       page.resize(static_cast<uint64_t>(rows) * rowBytes);
-      MLA_RETURN_IF_ERROR(device->read(
-          *caches[c], number * plan::pageTokens * rowBytes, page));
+      MLA_RETURN_IF_ERROR(ranks[0]->device().read(
+          ranks[0]->cache(c), number * plan::pageTokens * rowBytes, page));
       std::vector<float> values(static_cast<size_t>(rows * cache.width));
       quant::dequantizeRows({cache.format, rows, cache.width, page, {}, {}}, 0,
                             values);

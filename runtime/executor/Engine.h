@@ -1,10 +1,14 @@
 //===- Engine.h - a loaded plan that does steps -----------------*- C++ -*-===//
 //
-// Part of mla. An engine owns everything that a plan needs in order to run:
-// device, kernels, weights, cache, workspace. A step takes new tokens of some
-// sequences and returns logits; which token comes next is not its business.
+// Part of mla. An engine owns everything that a plan needs in order to run: the
+// ranks (Rank.h), one for most plans, with a thread for each, and what they share:
+// the pages of the caches and which program runs next. A step takes new tokens of
+// some sequences and returns logits; which token comes next is not its business.
 //
 //   Engine::load(folder) -> newSequence() -> step() -> step() -> ...
+//
+// Where N processes run a plan of N ranks, each has an engine with one of them, and
+// all make the same calls; what step() returns has the same bits everywhere.
 //
 // Threads: an engine and its sequences belong to one thread at a time; its
 // worker threads are its own. Different engines are independent. Memory is
@@ -15,42 +19,17 @@
 #define MLA_RUNTIME_EXECUTOR_ENGINE_H
 
 #include "mla/Plan/Plan.h"
-#include "runtime/base/ThreadPool.h"
 #include "runtime/cache/PageAllocator.h"
-#include "runtime/executor/BoundProgram.h"
+#include "runtime/executor/EngineOptions.h"
+#include "runtime/executor/Rank.h"
+#include "runtime/executor/RankThreads.h"
 #include "runtime/executor/Schedule.h"
-#include "runtime/hal/Device.h"
-#include "runtime/weights/WeightStore.h"
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 namespace mla::runtime {
-
-struct EngineOptions {
-  int threads = 0; ///< 0: one for each hardware thread.
-  /// Tokens that the cache holds, over all sequences; rounded up to pages.
-  /// 0: the model's context, but defaultCacheTokens at the most.
-  int64_t cacheTokens = 0;
-  /// Replaces the folder that the plan names, if not empty.
-  std::filesystem::path checkpoint = {};
-  int gpu = 0; ///< Which, for a plan of a GPU.
-  /// File of weights as a GPU has them: used if it exists, or else written.
-  std::filesystem::path packed = {};
-  bool progress = false; ///< Show a bar on a terminal while loading.
-  bool profile = false;  ///< Measure every launch; slows steps.
-  /// Takes a rank's share of which nothing is exchanged too: what it computes
-  /// means nothing, how long that takes does.
-  bool measureOnly = false;
-  /// Opens another device than hal::openDevice() does; for tests.
-  std::function<Result<std::unique_ptr<hal::Device>>(const plan::Plan &,
-                                                     ThreadPool &)>
-      open = {};
-};
-constexpr int64_t defaultCacheTokens = 32768;
 
 /// The new tokens of one sequence.
 struct StepSequence {
@@ -86,24 +65,6 @@ private:
   int64_t vocab;
 };
 
-/// Bytes, as reserved; cache and workspace fill physical memory once used.
-struct MemoryUse {
-  uint64_t weights = 0;
-  uint64_t cache = 0;
-  uint64_t workspace = 0;
-  uint64_t ports = 0; ///< Inputs and outputs of a step.
-};
-
-/// What a launch of the plan has cost so far, with EngineOptions::profile.
-struct LaunchCost {
-  std::string program;
-  std::string kernel;
-  std::string origin;
-  int64_t calls = 0;
-  double seconds = 0; ///< Of all calls.
-  double fastest = 0; ///< Seconds of the fastest call.
-};
-
 class Engine {
 public:
   /// Loads a plan's folder. Everything is checked before memory is taken, and
@@ -112,9 +73,12 @@ public:
   load(const std::filesystem::path &folder, const EngineOptions &options);
 
   const plan::Plan &plan() const { return thePlan; }
-  const WeightStore &weights() const { return *weightStore; }
-  /// For work between steps, such as a benchmark's.
-  ThreadPool &threads() { return *pool; }
+  /// Ranks in this process: all of the plan's, or one.
+  size_t localRanks() const { return ranks.size(); }
+  /// Of the first of them.
+  const WeightStore &weights() const { return ranks[0]->weights(); }
+  /// Likewise. For work between steps, such as a benchmark's.
+  ThreadPool &threads() { return ranks[0]->threads(); }
 
   /// An empty sequence; takes pages as it grows.
   Sequence newSequence() const { return Sequence(pages); }
@@ -123,11 +87,12 @@ public:
   /// be of any size: it is cut to what the plan's programs take. On an error
   /// every sequence has the length it had before. Fails with Invalid (bad ids,
   /// context full), Exhausted (no cache pages) or Numeric (NaN or infinity
-  /// among the logits asked for).
+  /// among the logits asked for). An error of one of several ranks, or between
+  /// them, names the rank, and the engine is then of no further use.
   Result<Logits> step(std::span<const StepSequence> sequences);
 
   /// Whether the plan chooses tokens on the device.
-  bool canSample() const { return sampler.has_value(); }
+  bool canSample() const { return thePlan.sampling.has_value(); }
   /// As step(), but instead of logits the token that sampling[i] chooses after the
   /// last of sequence i, all of which want LogitsFor::Last. Logits stay on the
   /// device; NaN, +inf, or nothing above -inf among them is the Numeric error.
@@ -141,7 +106,7 @@ public:
   /// Tokens that one sequence can have, by the model and by the plan.
   int64_t contextLength() const;
   int64_t cacheTokens() const;
-  MemoryUse memory() const;
+  MemoryUse memory() const; ///< Of all ranks in this process.
   /// Values that were beyond the range of an FP8 latent cache when they were
   /// written, over all layers of all steps, and were cut off there.
   int64_t saturatedValues() const { return saturated; }
@@ -153,7 +118,7 @@ public:
   /// `amax` has an entry for every cache.
   Status raiseLargest(const Sequence &sequence, std::span<float> amax);
 
-  /// Empty without EngineOptions::profile.
+  /// Empty without EngineOptions::profile. Of the first rank in this process.
   std::vector<LaunchCost> profile() const;
 
   // For reports and measurements; Observe.cpp.
@@ -162,20 +127,20 @@ public:
   using Observer =
       std::function<Status(const plan::Program &program,
                            const plan::SymbolValues &symbols, size_t launch)>;
-  /// With an observer, launches run one at a time; with none, as usual.
+  /// With an observer, launches run one at a time, each on all ranks; with none, as
+  /// usual.
   void observe(Observer observer) { this->observer = std::move(observer); }
-  /// The values of workspace `index` as the last launch left them, turned to
-  /// f32. Of use inside an observer: later launches write over it.
+  /// The values of workspace `index` as the last launch left them in rank `rank`,
+  /// counted from the first in this process, turned to f32. Of use inside an
+  /// observer: later launches write over it.
   Result<std::vector<float>> readWorkspace(const plan::Program &program,
                                            size_t index,
-                                           const plan::SymbolValues &symbols);
-  /// Overwrites bytes of workspace `index` from `offset` on; also inside of an
-  /// observer.
+                                           const plan::SymbolValues &symbols,
+                                           size_t rank = 0);
+  /// Overwrites bytes of workspace `index` from `offset` on, on all ranks; also
+  /// inside of an observer.
   Status writeWorkspace(const plan::Program &program, size_t index,
-                        uint64_t offset, std::span<const std::byte> bytes) {
-    return device->write(*workspace, program.workspaces[index].offset + offset,
-                         bytes);
-  }
+                        uint64_t offset, std::span<const std::byte> bytes);
   /// Fills the scratch memory with bytes 0xFF, which are NaN in every format, so
   /// that what nothing has written shows in what is computed from it.
   Status poisonWorkspace();
@@ -188,30 +153,38 @@ public:
   struct PreparedStep {
     const plan::Program *program = nullptr;
     plan::SymbolValues symbols;
-    std::span<const hal::Dispatch> launches;
+    std::span<const hal::Dispatch> launches; ///< As the first rank has them.
   };
   Result<PreparedStep> prepareStep(std::span<const StepSequence> sequences);
-  /// Seconds of each of `repeats` runs of launches of a prepared step.
+  /// Seconds of each of `repeats` runs of launches of a prepared step, or of others
+  /// that have no plan::Launch: these run on the first rank alone. Several ranks run
+  /// at once, and the slowest counts.
   Result<std::vector<double>> time(std::span<const hal::Dispatch> launches,
-                                   int repeats) {
-    return device->time(*module, launches, repeats);
-  }
-  /// Runs launches of a prepared step and waits for them.
-  Status run(std::span<const hal::Dispatch> launches) {
-    MLA_RETURN_IF_ERROR(device->run(*module, launches));
-    return device->synchronize();
-  }
-  /// Device memory that reads as zero; to be gone before the engine is.
+                                   int repeats);
+  /// Runs launches of a prepared step on all ranks and waits for them.
+  Status run(std::span<const hal::Dispatch> launches);
+  /// Device memory that reads as zero, of the first rank; to be gone before the
+  /// engine is.
   Result<std::unique_ptr<hal::Buffer>> allocate(uint64_t bytes,
                                                 const std::string &what) {
-    return device->allocate(bytes, hal::Access::Device, what);
+    return ranks[0]->device().allocate(bytes, hal::Access::Device, what);
   }
-  Result<hal::DeviceFacts> facts() { return device->facts(); }
+  /// Of the first rank's device.
+  Result<hal::DeviceFacts> facts() { return ranks[0]->device().facts(); }
 
 private:
   Engine() = default;
-  Status allocate(int64_t capacity);
+  /// Loads the ranks that run here.
+  Status loadRanks(const std::filesystem::path &folder,
+                   const EngineOptions &options, int64_t capacity);
+  /// Does `body` for all ranks here at once. The first error in time, with the
+  /// rank's number if the plan has several and all are here.
+  Status onAll(const std::function<Status(Rank &)> &body);
   Status checkStep(std::span<const StepSequence> sequences) const;
+  /// Whether all processes of the group do this step: an error unless they were
+  /// given the same tokens.
+  Status checkSameStep(std::span<const StepSequence> sequences,
+                       const Sampling *sampling);
   /// What step() and stepAndSample() have in common. With `sampling` the ids go
   /// to `sampled`, and there are no rows.
   Result<Logits> doStep(std::span<const StepSequence> sequences,
@@ -221,55 +194,30 @@ private:
                          std::span<const int64_t> lengths,
                          const Sampling *sampling,
                          std::vector<int32_t> &sampled);
+  // The inputs go to the first rank's ports; the other ranks take them from there.
   plan::SymbolValues fillPorts(const ProgramRun &run,
                                std::span<const StepSequence> sequences,
                                std::span<const int64_t> lengths);
   void fillSampling(const ProgramRun &run, const Sampling *sampling);
-  /// With `sample`, followed by the plan's program for that.
-  Status runProgram(size_t program, const plan::SymbolValues &symbols,
-                    bool sample);
-  /// The launches of a program, and those that sample behind them.
-  Result<std::span<const hal::Dispatch>>
-  prepare(size_t program, const plan::SymbolValues &symbols, bool sample);
-  /// Makes a port what the device reads, if it is not already.
-  Status send(plan::Port port, int64_t elements);
-  Status sendInputs(const plan::SymbolValues &symbols, bool sample = false);
-  uint64_t keyOf(size_t program, const plan::SymbolValues &symbols,
-                 bool sample);
+  Status runProgram(const RankStep &step);
   void countSaturated(int64_t tokens);
   Status checkFinite(const ProgramRun &run, const Logits &logits,
                      std::span<const int64_t> lengths) const;
   /// Appends the ids that a run has chosen.
   Status takeSampled(const ProgramRun &run, std::span<const int64_t> lengths,
                      std::vector<int32_t> &sampled);
-  template <typename T> T *port(plan::Port p) {
-    return reinterpret_cast<T *>(ports[static_cast<size_t>(p)]->host().data());
-  }
+  template <typename T> T *port(plan::Port p) { return ranks[0]->port<T>(p); }
 
   // In the order of destruction reversed: what borrows comes last.
   plan::Plan thePlan;
-  std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<hal::Device> device;
-  std::unique_ptr<hal::Module> module;
-  std::unique_ptr<WeightStore> weightStore;
+  /// Between ranks that are threads of this process.
+  std::vector<std::unique_ptr<collectives::Transport>> transports;
+  collectives::Transport *group = nullptr; ///< EngineOptions::group.
   std::shared_ptr<PageAllocator> pages;
-  std::vector<std::unique_ptr<hal::Buffer>> caches;
-  std::unique_ptr<hal::Buffer> workspace;
-  std::array<std::unique_ptr<hal::Buffer>, plan::portCount> ports;
-  std::vector<BoundProgram> programs;
-  std::optional<BoundProgram> sampler; ///< Of Plan::sampling.
-  std::vector<hal::Dispatch> joined;   ///< A program's launches, and its.
+  std::vector<std::unique_ptr<Rank>> ranks; ///< In this process.
+  std::unique_ptr<RankThreads> threadsOfRanks;
   std::vector<float> gathered; ///< Logits of a step of several runs.
-  /// By program, the plan's sampling last; profile only.
-  std::vector<std::vector<LaunchCost>> costs;
-  /// What the device has in each port, where that is memory of its own.
-  std::array<std::vector<std::byte>, plan::portCount> sent;
-  /// Numbers of the lists that were run: program and symbols.
-  std::map<std::pair<size_t, std::array<int64_t, plan::symbolCount>>, uint64_t>
-      keys;
-  uint64_t lastKey = 0;
   Observer observer;
-  bool profiling = false;
   int64_t saturated = 0;
   int64_t steps = 0;
 };

@@ -3,10 +3,11 @@
 // Part of mla. The half of Engine that runs once.
 //
 //===----------------------------------------------------------------------===//
+#include "runtime/collectives/host/Threads.h"
 #include "runtime/executor/Engine.h"
-#include "runtime/hal/Open.h"
 #include <algorithm>
 #include <limits>
+#include <thread>
 
 namespace mla::runtime {
 namespace {
@@ -26,97 +27,132 @@ Result<int64_t> cachePages(const EngineOptions &options, int64_t context) {
   return std::max<int64_t>(count, 1);
 }
 
-/// Refuses a rank's share, unless its time is all that is asked for.
-Status checkShare(const plan::Share &share, bool measureOnly) {
-  std::string text = "this plan is rank " + std::to_string(share.rank) +
-                     " of " + std::to_string(share.ranks);
-  if (share.isWhole())
-    return {};
-  if (share.collectives == plan::Share::Collectives::Exchange)
-    return unsupported(text + " and exchanges rows with the others, which this "
-                              "runtime cannot do");
-  return measureOnly ? Status()
-                     : unsupported(text + " and exchanges nothing: it can be "
-                                          "benched, not run");
+/// Which ranks of the plan this process runs: `count` from `first` on.
+struct Local {
+  int64_t first = 0, count = 1;
+};
+
+Result<Local> findLocal(const plan::Ranks &ranks,
+                        const EngineOptions &options) {
+  std::string of =
+      std::to_string(ranks.count) + (ranks.isOne() ? " rank" : " ranks");
+  bool local = ranks.collectives == plan::Ranks::Collectives::Local;
+  if (local && !options.measureOnly)
+    return unsupported("the plan's " + of +
+                       " exchange nothing: it can be "
+                       "benched, not run");
+  if (options.rank && !local)
+    return invalid("expected a plan whose ranks exchange nothing (mla-compile "
+                   "--collectives=local), to measure one alone, found one of " +
+                   of + (ranks.isOne() ? "" : " that do"));
+  int64_t rank = options.rank.value_or(0);
+  if (rank < 0 || rank >= ranks.count)
+    return invalid("expected a rank from 0 to " +
+                   std::to_string(ranks.count - 1) + ", found " +
+                   std::to_string(rank));
+  if (!options.group)
+    return local ? Local{rank, 1} : Local{0, ranks.count};
+  std::string found = std::to_string(options.group->size()) + " processes";
+  if (local)
+    return invalid("the plan's " + of +
+                   " exchange nothing: expected one "
+                   "process, found " +
+                   found);
+  if (options.group->size() != ranks.count)
+    return invalid("the plan has " + of +
+                   ": expected one process, or one for each rank, found " +
+                   found);
+  return Local{options.group->rank(), 1};
 }
 
+/// Threads for each of the `local` ranks here.
+int threadsOfRank(const EngineOptions &options, int64_t local) {
+  auto threads = static_cast<int64_t>(options.threads);
+  if (threads == 0) {
+    threads = std::max(1U, std::thread::hardware_concurrency());
+    if (options.group)
+      threads /= options.group->size();
+  }
+  return static_cast<int>(std::max<int64_t>(1, threads / local));
+}
+
+/// How long a process waits for others that still load: what ends without having
+/// said so is noticed at once.
+constexpr std::chrono::hours loadTimeout(24);
+
 } // namespace
+
+Status ofRank(int64_t rank, const Status &status) {
+  // Errors of collectives name their rank.
+  return status.message().starts_with("rank ")
+             ? status
+             : status.withContext("rank " + std::to_string(rank));
+}
 
 Result<std::unique_ptr<Engine>>
 Engine::load(const std::filesystem::path &folder,
              const EngineOptions &options) {
   std::unique_ptr<Engine> engine(new Engine);
   MLA_ASSIGN_OR_RETURN(engine->thePlan, plan::read(folder));
-  const plan::Plan &plan = engine->thePlan;
-  MLA_RETURN_IF_ERROR(checkShare(plan.share, options.measureOnly));
   MLA_ASSIGN_OR_RETURN(int64_t capacity,
                        cachePages(options, engine->contextLength()));
-  MLA_ASSIGN_OR_RETURN(engine->pool, ThreadPool::create(options.threads));
-  MLA_ASSIGN_OR_RETURN(engine->device,
-                       options.open
-                           ? options.open(plan, *engine->pool)
-                           : hal::openDevice(plan, *engine->pool, options.gpu));
-  MLA_ASSIGN_OR_RETURN(engine->module, engine->device->load(plan, folder));
-  MLA_ASSIGN_OR_RETURN(
-      engine->weightStore,
-      WeightStore::load(plan, *engine->device, *engine->pool,
-                        {options.checkpoint, options.progress, options.packed}));
-  MLA_RETURN_IF_ERROR(engine->allocate(capacity));
-  engine->profiling = options.profile;
+  MLA_RETURN_IF_ERROR(engine->loadRanks(folder, options, capacity));
+  engine->pages = std::make_shared<PageAllocator>(capacity);
   return engine;
 }
 
-Status Engine::allocate(int64_t capacity) {
-  pages = std::make_shared<PageAllocator>(capacity);
-
-  Addresses addresses;
-  for (size_t w = 0; w < thePlan.weights.size(); ++w)
-    addresses.weights.push_back(
-        weightStore->argument(static_cast<uint32_t>(w)));
-  for (const plan::Cache &cache : thePlan.caches) {
-    MLA_ASSIGN_OR_RETURN(
-        uint64_t bytes,
-        plan::bufferBytes(cache.format,
-                          {capacity, plan::pageTokens, cache.width}, {}));
-    MLA_ASSIGN_OR_RETURN(std::unique_ptr<hal::Buffer> buffer,
-                         device->allocate(bytes, hal::Access::Device,
-                                          "the cache " + cache.name));
-    addresses.caches.push_back(buffer->address());
-    caches.push_back(std::move(buffer));
+Status Engine::loadRanks(const std::filesystem::path &folder,
+                         const EngineOptions &options, int64_t capacity) {
+  if (options.threads < 0)
+    return invalid("the number of threads must be 1 to " +
+                   std::to_string(ThreadPool::maxThreads) + ", not " +
+                   std::to_string(options.threads));
+  MLA_ASSIGN_OR_RETURN(Local local, findLocal(thePlan.ranks, options));
+  if (local.count > 1) {
+    if (local.count > collectives::Transport::maxRanks)
+      return unsupported("the plan has " + std::to_string(local.count) +
+                         " ranks; one process runs at most " +
+                         std::to_string(collectives::Transport::maxRanks));
+    MLA_ASSIGN_OR_RETURN(transports, collectives::createThreadGroup(
+                                         static_cast<int>(local.count)));
+    for (const auto &transport : transports)
+      transport->setTimeout(options.collectiveTimeout);
   }
-  for (size_t p = 0; p < plan::portCount; ++p) {
-    auto port = static_cast<plan::Port>(p);
-    MLA_ASSIGN_OR_RETURN(uint64_t bytes, plan::portBytes(thePlan, port));
-    MLA_ASSIGN_OR_RETURN(ports[p],
-                         device->allocate(bytes, hal::Access::Shared,
-                                          std::string(plan::portName(port))));
-    addresses.ports[p] = ports[p]->address();
-    if (addresses.ports[p] !=
-        reinterpret_cast<uintptr_t>(ports[p]->host().data()))
-      sent[p].resize(bytes); // Zeros, as allocated.
-  }
-  uint64_t arena = thePlan.sampling ? thePlan.sampling->workspaceBytes : 0;
-  for (const plan::Program &program : thePlan.programs)
-    arena = std::max(arena, program.workspaceBytes);
-  MLA_ASSIGN_OR_RETURN(
-      workspace, device->allocate(arena, hal::Access::Device, "the workspace"));
-  addresses.workspace = workspace->address();
-
-  for (const plan::Program &program : thePlan.programs)
-    programs.emplace_back(thePlan, program, addresses);
-  if (thePlan.sampling)
-    sampler.emplace(thePlan, *thePlan.sampling, addresses);
-  auto addCosts = [&](const plan::Program &program) {
-    std::vector<LaunchCost> &list = costs.emplace_back();
-    for (const plan::Launch &launch : program.launches)
-      list.push_back({.program = program.name,
-                      .kernel = thePlan.kernels[launch.kernel].name,
-                      .origin = launch.origin});
-  };
-  for (const plan::Program &program : thePlan.programs)
-    addCosts(program);
-  if (thePlan.sampling)
-    addCosts(*thePlan.sampling);
+  MLA_ASSIGN_OR_RETURN(threadsOfRanks,
+                       RankThreads::create(static_cast<size_t>(local.count)));
+  ranks.resize(static_cast<size_t>(local.count));
+  RankThreads::Outcome outcome = threadsOfRanks->onAll(
+      [&](size_t i) -> Status {
+        int64_t number = local.first + static_cast<int64_t>(i);
+        bool first = i == 0;
+        MLA_ASSIGN_OR_RETURN(
+            ranks[i],
+            Rank::load({thePlan, folder, number,
+                        threadsOfRank(options, local.count), capacity, first,
+                        options.progress && first &&
+                            (!options.group || options.group->rank() == 0),
+                        options.group        ? options.group
+                        : transports.empty() ? nullptr
+                                             : transports[i].get()},
+                       options));
+        return {};
+      },
+      [&](size_t, const Status &why) {
+        if (options.group)
+          options.group->abort(why);
+      });
+  if (!outcome.status.ok())
+    return local.count == 1
+               ? outcome.status
+               : ofRank(local.first + static_cast<int64_t>(outcome.rank),
+                        outcome.status);
+  if (!options.group)
+    return {};
+  group = options.group;
+  options.group->setTimeout(loadTimeout);
+  MLA_RETURN_IF_ERROR(
+      collectives::Collectives(*options.group).barrier("loading the plan"));
+  options.group->setTimeout(options.collectiveTimeout);
   return {};
 }
 
@@ -139,18 +175,14 @@ int64_t Engine::largestStepWithLogits() const {
 
 MemoryUse Engine::memory() const {
   MemoryUse use;
-  use.weights = weightStore->bytes();
-  for (const auto &cache : caches)
-    use.cache += cache->size();
-  use.workspace = workspace->size();
-  for (const auto &buffer : ports)
-    use.ports += buffer->size();
+  for (const auto &rank : ranks)
+    use += rank->memory();
   return use;
 }
 
 std::vector<LaunchCost> Engine::profile() const {
   std::vector<LaunchCost> used;
-  for (const std::vector<LaunchCost> &list : costs)
+  for (const std::vector<LaunchCost> &list : ranks[0]->profile())
     for (const LaunchCost &cost : list)
       if (cost.calls != 0)
         used.push_back(cost);

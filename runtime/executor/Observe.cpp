@@ -10,19 +10,15 @@
 #include <cstring>
 
 namespace mla::runtime {
-namespace {
-/// Bytes that are written to a device at a time.
-constexpr uint64_t stagingBytes = uint64_t(16) << 20;
-} // namespace
-
 Result<std::vector<float>>
 Engine::readWorkspace(const plan::Program &program, size_t index,
-                      const plan::SymbolValues &symbols) {
+                      const plan::SymbolValues &symbols, size_t rank) {
   const plan::Workspace &space = program.workspaces[index];
   MLA_ASSIGN_OR_RETURN(uint64_t bytes,
                        plan::bufferBytes(space.format, space.shape, symbols));
   std::vector<std::byte> stored(bytes);
-  MLA_RETURN_IF_ERROR(device->read(*workspace, space.offset, stored));
+  MLA_RETURN_IF_ERROR(ranks[rank]->device().read(
+      ranks[rank]->arena(), space.offset, stored));
   auto count = static_cast<int64_t>(bytes / *elementBytes(space.format));
   std::vector<float> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i)
@@ -38,48 +34,21 @@ Engine::readWorkspace(const plan::Program &program, size_t index,
   return values;
 }
 
-Status Engine::poisonWorkspace() {
-  std::vector<std::byte> poison(std::min(stagingBytes, workspace->size()),
-                                std::byte{0xFF});
-  for (uint64_t at = 0; at < workspace->size(); at += poison.size())
-    MLA_RETURN_IF_ERROR(device->write(
-        *workspace, at,
-        std::span(poison).first(
-            std::min<uint64_t>(poison.size(), workspace->size() - at))));
+Status Engine::writeWorkspace(const plan::Program &program, size_t index,
+                              uint64_t offset,
+                              std::span<const std::byte> bytes) {
+  for (const auto &rank : ranks)
+    MLA_RETURN_IF_ERROR(rank->device().write(
+        rank->arena(), program.workspaces[index].offset + offset, bytes));
   return {};
 }
 
+Status Engine::poisonWorkspace() {
+  return onAll([](Rank &rank) { return rank.poisonWorkspace(); });
+}
+
 Status Engine::fillCaches(uint64_t seed) {
-  MLA_ASSIGN_OR_RETURN(std::unique_ptr<hal::Buffer> staging,
-                       device->allocate(stagingBytes, hal::Access::Shared,
-                                        "values for the caches"));
-  std::span<std::byte> bytes = staging->host();
-  uint64_t state = seed * 0x9E3779B97F4A7C15 + 1;
-  std::vector<float> values;
-  for (size_t c = 0; c < caches.size(); ++c) {
-    Format format = thePlan.caches[c].format;
-    uint64_t size = *elementBytes(format);
-    values.resize(bytes.size() / size);
-    for (float &value : values) {
-      state = state * 6364136223846793005 + 1442695040888963407;
-      value = static_cast<float>(state >> 40) * 0x1p-23F - 1.0F;
-    }
-    if (format == Format::FP8E4M3)
-      for (size_t i = 0; i < values.size(); ++i)
-        bytes[i] = std::byte{quant::encodeE4M3(values[i])};
-    else if (format == Format::I32)
-      std::fill(bytes.begin(), bytes.end(), std::byte{});
-    else
-      quant::quantizeRows(values, 0,
-                          {format, 1, static_cast<int64_t>(values.size()),
-                           bytes, {}, {}});
-    for (uint64_t at = 0; at < caches[c]->size(); at += bytes.size())
-      MLA_RETURN_IF_ERROR(device->write(
-          *caches[c], at,
-          bytes.first(std::min<uint64_t>(bytes.size(),
-                                         caches[c]->size() - at))));
-  }
-  return {};
+  return onAll([&](Rank &rank) { return rank.fillCaches(seed); });
 }
 
 Result<Engine::PreparedStep>
@@ -101,10 +70,48 @@ Engine::prepareStep(std::span<const StepSequence> sequences) {
   PreparedStep step;
   step.program = &thePlan.programs[runs[0].program];
   step.symbols = fillPorts(runs[0], sequences, lengths);
-  MLA_ASSIGN_OR_RETURN(step.launches,
-                       programs[runs[0].program].prepare(step.symbols));
-  MLA_RETURN_IF_ERROR(sendInputs(step.symbols));
+  Rank &first = *ranks[0];
+  MLA_RETURN_IF_ERROR(onAll([&](Rank &rank) {
+    return rank.begin({runs[0].program, step.symbols, false}, first);
+  }));
+  step.launches = first.launches();
   return step;
+}
+
+Result<std::vector<double>>
+Engine::time(std::span<const hal::Dispatch> launches, int repeats) {
+  std::vector<std::vector<double>> ofRanks(ranks.size());
+  Rank *first = ranks[0].get();
+  MLA_RETURN_IF_ERROR(onAll([&](Rank &rank) -> Status {
+    std::vector<hal::Dispatch> own;
+    if (&rank != first)
+      own = rank.sameLaunches(launches);
+    std::span<const hal::Dispatch> list = &rank == first ? launches : own;
+    if (list.empty())
+      return {};
+    auto index = static_cast<size_t>(rank.number() - first->number());
+    MLA_ASSIGN_OR_RETURN(
+        ofRanks[index],
+        rank.device().time(rank.kernels(), list, repeats));
+    return {};
+  }));
+  std::vector<double> slowest(static_cast<size_t>(std::max(repeats, 0)));
+  for (const std::vector<double> &seconds : ofRanks)
+    for (size_t i = 0; i < std::min(seconds.size(), slowest.size()); ++i)
+      slowest[i] = std::max(slowest[i], seconds[i]);
+  return slowest;
+}
+
+Status Engine::run(std::span<const hal::Dispatch> launches) {
+  Rank *first = ranks[0].get();
+  return onAll([&](Rank &rank) -> Status {
+    std::vector<hal::Dispatch> own;
+    if (&rank != first)
+      own = rank.sameLaunches(launches);
+    MLA_RETURN_IF_ERROR(rank.device().run(
+        rank.kernels(), &rank == first ? launches : own, 0));
+    return rank.device().synchronize();
+  });
 }
 
 } // namespace mla::runtime

@@ -70,6 +70,8 @@ struct Dispatch {
   uint32_t kernel = 0;
   int64_t grid = 0; ///< Work items, or blocks; 0 does nothing.
   std::span<const uint64_t> arguments;
+  /// Of the plan, for its name in errors; null if it is none of a program.
+  const plan::Launch *launch = nullptr;
 };
 
 /// What reports say of a device.
@@ -98,8 +100,9 @@ public:
 
   /// Loads the plan's library from `folder`. Invalid if the file is not the one
   /// the plan was written with or lacks a kernel, Unsupported if it was made
-  /// for another ABI or for a machine that can do more than this one. The
-  /// library is code and trusted like any executable.
+  /// for another ABI or for a machine that can do more than this one, or if its
+  /// ranks exchange data and this device cannot. The library is code and trusted
+  /// like any executable.
   virtual Result<std::unique_ptr<Module>>
   load(const plan::Plan &plan, const std::filesystem::path &folder) = 0;
 
@@ -119,7 +122,8 @@ public:
   /// whole list is given at once so that a device can record it: lists of the
   /// same `key` other than 0 are the same, with the same arguments. May return
   /// before the work is done; `list`, the arguments and shared buffers stay
-  /// untouched until synchronize().
+  /// untouched until synchronize(). A dispatch that is a collective waits for the
+  /// other ranks' (plan::Kernel::collective).
   virtual Status run(const Module &module, std::span<const Dispatch> list,
                      uint64_t key = 0) = 0;
 

@@ -10,10 +10,14 @@
 namespace mla::hal {
 
 Result<std::unique_ptr<Device>>
-openDevice(const plan::Plan &plan, runtime::ThreadPool &pool, int gpu) {
-  if (!plan.target.isHost())
-    return CudaDevice::open(gpu);
-  return std::unique_ptr<Device>(std::make_unique<HostDevice>(pool));
+openDevice(const plan::Plan &plan, runtime::ThreadPool &pool,
+           collectives::Collectives *collectives, int gpu) {
+  if (plan.target.isHost())
+    return std::unique_ptr<Device>(
+        std::make_unique<HostDevice>(pool, collectives));
+  // Known without looking for a GPU.
+  MLA_RETURN_IF_ERROR(CudaDevice::checkCollectives(plan));
+  return CudaDevice::open(gpu);
 }
 
 } // namespace mla::hal

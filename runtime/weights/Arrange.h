@@ -1,10 +1,10 @@
 //===- Arrange.h - weights as a GPU has them --------------------*- C++ -*-===//
 //
 // Part of mla. A plan for a GPU asks for parts of matrices, converted, packed,
-// one buffer for each weight (plan::Layout). All of them lie in one block of
-// device memory. It is made in items, runs of rows of one tensor, which threads
-// make in any order, from the mapped checkpoint or from the formula of synthetic
-// weights.
+// one buffer for each weight (plan::Layout), and of a localized plan what one
+// rank has. All of them lie in one block of device memory. It is made in items,
+// runs of rows of one tensor, which threads make in any order, from the mapped
+// checkpoint or from the formula of synthetic weights.
 //
 //===----------------------------------------------------------------------===//
 #ifndef MLA_RUNTIME_WEIGHTS_ARRANGE_H
@@ -12,6 +12,7 @@
 
 #include "mla/Plan/Plan.h"
 #include "mla/Quant/Matrix.h"
+#include "runtime/weights/Cut.h"
 #include <span>
 #include <vector>
 
@@ -65,7 +66,8 @@ public:
   class Scratch {
     friend class Arranger;
     struct Piece {
-      std::vector<std::byte> values, scales, global;
+      MatrixStore generated, cut;
+      float global = 1;
       quant::ConstMatrixParts parts; ///< Of the rows and columns it has.
       int64_t firstRow = 0, firstColumn = 0;
     };
@@ -85,13 +87,10 @@ private:
   }
   Status readPiece(const ArrangedItem &item, int64_t begin, int64_t end,
                    Scratch::Piece &piece, Scratch &scratch) const;
-  void generatePiece(const ArrangedItem &item, int64_t begin, int64_t end,
-                     Scratch::Piece &piece, Scratch &scratch) const;
   Status makeRows(const ArrangedItem &item, std::span<std::byte> out,
                   Scratch &scratch) const;
   Status makeTail(const ArrangedItem &item, std::span<std::byte> out) const;
-  Status checkNumbers(const ArrangedItem &item, int64_t begin,
-                      int64_t end) const;
+  Status checkNumbers(const ArrangedItem &item, const Rectangle &taken) const;
   Result<float> globalScale(const plan::Weight &weight, uint32_t tensor) const;
 
   const plan::Plan &plan;

@@ -13,8 +13,6 @@
 
 namespace mla::runtime {
 namespace {
-constexpr int64_t tile = 128; ///< fp8_block: rows and columns of a block
-
 /// Bytes of `columns` columns of a row, of values and of scales (without those
 /// of fp8_block, which do not belong to a row).
 int64_t valueBytes(Format format, int64_t columns) {
@@ -45,12 +43,9 @@ int64_t sourceRow(const plan::Slice &s, int64_t row) {
   return s.firstRow + row / s.blockRows * s.rowStride + row % s.blockRows;
 }
 
-/// The shape that the formula of synthetic weights knows: a vector has one
-/// dimension.
-std::vector<int64_t> checkpointShape(const plan::Weight &w) {
-  if (w.shape.size() <= (w.stacked ? 2 : 1))
-    return {w.slice.columns};
-  return {w.slice.rows, w.slice.columns};
+/// Whether the checkpoint's tensor is one of zeros, which no file has.
+bool isZero(const plan::Weight &w, uint32_t tensor) {
+  return w.sources[tensor].tensor.empty();
 }
 } // namespace
 
@@ -75,101 +70,98 @@ Status Arranger::make(const ArrangedItem &item, std::span<std::byte> out,
 // Rows of the checkpoint
 //===----------------------------------------------------------------------===//
 
-/// Rows [begin, end) of the checkpoint's tensor, or more.
+/// Rows [begin, end) of the checkpoint's tensor, or more; of the columns those
+/// that are taken, or more. What lies beyond the tensor is zero.
 Status Arranger::readPiece(const ArrangedItem &item, int64_t begin, int64_t end,
                            Scratch::Piece &piece, Scratch &scratch) const {
-  if (synthetic()) {
-    generatePiece(item, begin, end, piece, scratch);
-    return {};
-  }
   const plan::Weight &w = plan.weights[item.weight];
-  MLA_RETURN_IF_ERROR(checkNumbers(item, begin, end));
-  std::span<const std::span<const std::byte>> all =
-      parts(context, item.weight);
-  size_t count = w.scales.size() + 1, first = item.tensor * count;
+  const plan::Slice &s = w.slice;
+  const bool zero = isZero(w, item.tensor);
+  const int64_t rows = zero ? 0 : s.rows, columns = zero ? 0 : s.columns;
+  const Rectangle wanted = {begin, end - begin, s.firstColumn, takenColumns(w)};
+  // In rows and columns that share no scale with others.
+  const Rectangle all = wanted.grown(s.format);
+  const Rectangle there = all.clipped(rows, columns);
+  if (!synthetic() && !zero)
+    MLA_RETURN_IF_ERROR(checkNumbers(
+        item, {begin, std::min(there.firstRow + there.rows, end) - begin,
+               there.firstColumn, there.columns}));
+  piece.parts = {s.format, rows, columns, {}, {}, {}};
   piece.firstRow = piece.firstColumn = 0;
-  piece.parts = {w.slice.format, w.slice.rows, w.slice.columns, all[first],
-                 {}, {}};
-  if (count > 1)
-    piece.parts.scales = all[first + 1];
-  if (count > 2) {
-    MLA_ASSIGN_OR_RETURN(float global, globalScale(w, item.tensor));
-    piece.global.resize(sizeof global);
-    std::memcpy(piece.global.data(), &global, sizeof global);
-    piece.parts.global = piece.global;
+  if (s.format == Format::NVFP4) {
+    MLA_ASSIGN_OR_RETURN(piece.global, globalScale(w, item.tensor));
+    piece.parts.global = std::as_bytes(std::span(&piece.global, 1));
   }
+  if (synthetic()) {
+    quant::MatrixParts made =
+        piece.generated.resize(s.format, there.rows, there.columns);
+    std::copy(piece.parts.global.begin(), piece.parts.global.end(),
+              made.global.begin());
+    if (there.rows != 0)
+      generateMatrix(SyntheticTensor(w.sources[item.tensor].tensor,
+                                     checkpointShape(w), plan.checkpoint.seed),
+                     s.columns, there, made, scratch.generated);
+    piece.parts = {s.format,    there.rows,  there.columns,
+                   made.values, made.scales, made.global};
+    piece.firstRow = there.firstRow;
+    piece.firstColumn = there.firstColumn;
+  } else if (!zero) {
+    std::span<const std::span<const std::byte>> stored =
+        parts(context, item.weight);
+    size_t count = w.scales.size() + 1, first = item.tensor * count;
+    piece.parts.values = stored[first];
+    if (count > 1)
+      piece.parts.scales = stored[first + 1];
+  }
+  // Of a long row, only what is taken is to be converted.
+  const bool inside = wanted.within(rows, columns);
+  const bool narrow = (w.format != s.format || s.transposed) &&
+                      there.columns <= piece.parts.columns / 2;
+  if (inside && !narrow)
+    return {};
+  const Rectangle target = inside ? there : all;
+  quant::MatrixParts cut =
+      piece.cut.resize(s.format, target.rows, target.columns);
+  cutMatrix(piece.parts,
+            {target.firstRow - piece.firstRow, target.rows,
+             target.firstColumn - piece.firstColumn, target.columns},
+            cut);
+  piece.parts = {s.format,   target.rows, target.columns,
+                 cut.values, cut.scales,  piece.parts.global};
+  piece.firstRow = target.firstRow;
+  piece.firstColumn = target.firstColumn;
   return {};
 }
 
-/// In rows and columns that share no scale with others.
-void Arranger::generatePiece(const ArrangedItem &item, int64_t begin,
-                             int64_t end, Scratch::Piece &piece,
-                             Scratch &scratch) const {
+/// What kernels take for numbers, in the rectangle `taken`; what does not
+/// belong to rows with the first of them.
+Status Arranger::checkNumbers(const ArrangedItem &item,
+                              const Rectangle &taken) const {
   const plan::Weight &w = plan.weights[item.weight];
   const plan::Slice &s = w.slice;
-  int64_t group = scaleGroup(s.format);
-  int64_t rowGroup = s.format == Format::FP8Block ? tile : 1;
-  int64_t firstRow = begin / rowGroup * rowGroup;
-  int64_t rows = std::min(roundUp(end, rowGroup), s.rows) - firstRow;
-  int64_t firstColumn = s.firstColumn / group * group;
-  int64_t columns =
-      std::min(roundUp(s.firstColumn + takenColumns(w), group), s.columns) -
-      firstColumn;
-  SyntheticTensor tensor(w.sources[item.tensor].tensor, checkpointShape(w),
-                         plan.checkpoint.seed);
-  std::vector<std::byte> *stores[] = {&piece.values, &piece.scales,
-                                      &piece.global};
-  size_t p = 0;
-  for (const StoragePart &part : storageParts(s.format, rows, columns))
-    stores[p++]->resize(part.bytes());
-  if (s.format == Format::NVFP4) {
-    float global = quant::nvfp4GlobalScale(tensor.bound());
-    std::memcpy(piece.global.data(), &global, sizeof global);
-  }
-  // As few rows at a time as there can be: they are still in the cache when they
-  // are quantized.
-  std::vector<float> &values = scratch.generated;
-  for (int64_t row = 0; row < rows; row += rowGroup) {
-    int64_t n = std::min(rowGroup, rows - row);
-    values.resize(static_cast<size_t>(n * columns));
-    for (int64_t r = 0; r < n; ++r)
-      tensor.fill(
-          static_cast<uint64_t>((firstRow + row + r) * s.columns + firstColumn),
-          std::span(values).subspan(static_cast<size_t>(r * columns),
-                                    static_cast<size_t>(columns)),
-          s.format != Format::F32);
-    quant::quantizeRows(values, row,
-                        {s.format, rows, columns, piece.values, piece.scales,
-                         piece.global});
-  }
-  piece.firstRow = firstRow;
-  piece.firstColumn = firstColumn;
-  piece.parts = {s.format, rows, columns, piece.values, piece.scales,
-                 piece.global};
-}
-
-/// What kernels take for numbers, in rows [begin, end); what does not belong to
-/// rows with the first of them.
-Status Arranger::checkNumbers(const ArrangedItem &item, int64_t begin,
-                              int64_t end) const {
-  const plan::Weight &w = plan.weights[item.weight];
   std::span<const std::span<const std::byte>> all =
       parts(context, item.weight);
   size_t count = w.scales.size() + 1;
+  std::vector<PartCut> cuts = cutParts(s.format, s.rows, s.columns, taken);
   for (size_t p = 0; p < count; ++p) {
-    CheckedFormat format = checkedFormat(w.slice.format, p);
+    CheckedFormat format = checkedFormat(s.format, p);
     if (format == CheckedFormat::None)
       continue;
     std::span<const std::byte> part = all[item.tensor * count + p];
-    int64_t rowBytes = p == 0   ? valueBytes(w.slice.format, w.slice.columns)
-                       : p == 1 ? scaleBytes(w.slice.format, w.slice.columns)
-                                : 0;
-    if (rowBytes != 0)
-      part = part.subspan(static_cast<size_t>(begin * rowBytes),
-                          static_cast<size_t>((end - begin) * rowBytes));
-    else if (item.firstRow != 0)
-      continue;
-    if (!allNumbers(format, part))
+    const PartCut &cut = cuts[p];
+    bool numbers = true;
+    if (p == 2 || (p == 1 && s.format == Format::FP8Block)) {
+      numbers = item.firstRow != 0 || allNumbers(format, part);
+    } else if (taken.rows > 0 && cut.isRun()) {
+      numbers = allNumbers(format, part.subspan(cut.offset(), cut.bytes()));
+    } else {
+      for (int64_t row = 0; row < taken.rows && numbers; ++row)
+        numbers = allNumbers(
+            format,
+            part.subspan(cut.offset() + static_cast<size_t>(row * cut.rowBytes),
+                         static_cast<size_t>(cut.wantedBytes)));
+    }
+    if (!numbers)
       return invalid(
           "tensor " + w.partSources(p)[item.tensor].tensor +
           ": expected numbers, found NaN or infinity (a damaged file?)");
@@ -179,6 +171,8 @@ Status Arranger::checkNumbers(const ArrangedItem &item, int64_t begin,
 
 Result<float> Arranger::globalScale(const plan::Weight &w,
                                     uint32_t tensor) const {
+  if (isZero(w, tensor))
+    return 1.0F;
   if (synthetic())
     return quant::nvfp4GlobalScale(
         SyntheticTensor(w.sources[tensor].tensor, checkpointShape(w),
@@ -323,14 +317,23 @@ Status Arranger::makeTail(const ArrangedItem &item,
                 static_cast<size_t>(across * down) * sizeof(float));
     return {};
   }
-  std::span<const std::byte> scales =
-      parts(context, item.weight)[item.tensor * 2 + 1];
+  // Each block of the weight lies in one of the tensor, or beyond it.
+  const bool zero = isZero(w, item.tensor);
+  std::span<const std::byte> scales;
+  if (!zero)
+    scales = parts(context, item.weight)[item.tensor * 2 + 1];
   int64_t stride = roundUp(s.columns, tile) / tile;
-  for (int64_t i = 0; i < down; ++i) {
-    int64_t from = sourceRow(s, i * tile) / tile * stride + s.firstColumn / tile;
-    std::memcpy(out.data() + i * across * 4, scales.data() + from * 4,
-                static_cast<size_t>(across) * sizeof(float));
-  }
+  int64_t blocks = roundUp(s.rows, tile) / tile;
+  for (int64_t i = 0; i < down; ++i)
+    for (int64_t j = 0; j < across; ++j) {
+      int64_t row = sourceRow(s, i * tile) / tile;
+      int64_t column = s.firstColumn / tile + j;
+      float scale = 1;
+      if (!zero && row < blocks && column < stride)
+        std::memcpy(&scale, scales.data() + (row * stride + column) * 4,
+                    sizeof scale);
+      std::memcpy(out.data() + (i * across + j) * 4, &scale, sizeof scale);
+    }
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include "mla/Quant/Codec.h"
 #include "mla/Support/Hash.h"
 #include "mla/Support/Wide.h"
+#include <algorithm>
 #include <cmath>
 
 namespace mla::runtime {
@@ -85,6 +86,36 @@ void SyntheticTensor::fill(uint64_t first, std::span<float> out,
 
 float SyntheticTensor::bound() const {
   return static_cast<float>(offset + scale);
+}
+
+std::vector<int64_t> checkpointShape(const plan::Weight &weight) {
+  std::vector<int64_t> own(weight.shape.begin() + (weight.stacked ? 1 : 0),
+                           weight.shape.end());
+  if (weight.slice.rows == 0)
+    return own;
+  if (own.size() < 2)
+    return {weight.slice.columns};
+  return {weight.slice.rows, weight.slice.columns};
+}
+
+void generateMatrix(const SyntheticTensor &tensor, int64_t columns,
+                    const Rectangle &wanted, const quant::MatrixParts &out,
+                    std::vector<float> &values) {
+  // As few rows at a time as there can be: they are still in the cache when
+  // they are quantized.
+  int64_t step = out.format == Format::FP8Block ? 128 : 1;
+  auto width = static_cast<size_t>(wanted.columns);
+  for (int64_t row = 0; row < wanted.rows; row += step) {
+    int64_t n = std::min(step, wanted.rows - row);
+    values.resize(static_cast<size_t>(n) * width);
+    for (int64_t r = 0; r < n; ++r)
+      tensor.fill(
+          static_cast<uint64_t>((wanted.firstRow + row + r) * columns +
+                                wanted.firstColumn),
+          std::span(values).subspan(static_cast<size_t>(r) * width, width),
+          out.format != Format::F32);
+    quant::quantizeRows(values, row, out);
+  }
 }
 
 } // namespace mla::runtime

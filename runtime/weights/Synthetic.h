@@ -8,9 +8,13 @@
 #ifndef MLA_RUNTIME_WEIGHTS_SYNTHETIC_H
 #define MLA_RUNTIME_WEIGHTS_SYNTHETIC_H
 
+#include "mla/Plan/Plan.h"
+#include "mla/Quant/Matrix.h"
+#include "runtime/weights/Cut.h"
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace mla::runtime {
 
@@ -36,6 +40,18 @@ private:
   double offset;  ///< value = offset + scale * u
   double scale;
 };
+
+/// The shape of one of the checkpoint's tensors of `weight`, of a plan for one
+/// rank or a localized one. A vector has one dimension.
+std::vector<int64_t> checkpointShape(const plan::Weight &weight);
+
+/// Makes `wanted` of a tensor whose rows have `columns` columns as it is when
+/// all of it is quantized. It is whole groups that share a scale, or ends with
+/// the tensor; `out` is as large and has its global scale. `values` is memory
+/// that is used again.
+void generateMatrix(const SyntheticTensor &tensor, int64_t columns,
+                    const Rectangle &wanted, const quant::MatrixParts &out,
+                    std::vector<float> &values);
 
 } // namespace mla::runtime
 

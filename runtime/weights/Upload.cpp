@@ -11,9 +11,13 @@
 
 namespace mla::runtime {
 
-Status WeightStore::prepare(const plan::Plan &plan,
+Status WeightStore::prepare(const plan::Plan &plan, ThreadPool &pool,
                             const WeightOptions &options, bool packed) {
   weights.resize(plan.weights.size());
+  for (const plan::Weight &w : plan.weights)
+    if (w.shard)
+      return internalError("weight " + w.name +
+                           " is loaded for no rank in particular");
   switch (plan.checkpoint.kind) {
   case plan::Checkpoint::Kind::None:
     return unsupported("the plan was compiled without weights "
@@ -24,7 +28,7 @@ Status WeightStore::prepare(const plan::Plan &plan,
                                 return !packed ||
                                        w.layout == plan::Layout::Checkpoint;
                               });
-    return needed ? mapCheckpoint(plan, options) : Status();
+    return needed ? mapCheckpoint(plan, pool, options) : Status();
   }
   case plan::Checkpoint::Kind::Synthetic:
     if (!options.checkpoint.empty())
@@ -100,7 +104,7 @@ Status WeightStore::pack(const plan::Plan &plan, ThreadPool &pool,
     return invalid("the plan has no weights that are packed; only a plan for a "
                    "GPU does");
   WeightStore store;
-  MLA_RETURN_IF_ERROR(store.prepare(plan, options, false));
+  MLA_RETURN_IF_ERROR(store.prepare(plan, pool, options, false));
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<PackWriter> writer,
                        PackWriter::create(file, arrangementFingerprint(plan),
                                           arrangement.bytes));

@@ -2,11 +2,12 @@
 //
 // Part of mla. Brings every weight of a plan to a device. Weights of a
 // safetensors checkpoint are mapped and used where they lie; only what is not
-// aligned to its element, and scales that the file holds as reciprocals, are
-// copied. Synthetic weights are generated into
-// memory of their own. Weights of a GPU's layouts are cut, converted and packed
-// on their way to the device (Arrange.h, Stripes.h), or come from a file that
-// holds them so. Nothing is handed out before everything is checked.
+// aligned to its element, scales that the file holds as reciprocals, and what a
+// rank has of a tensor if it is not one run of the file's bytes, are copied.
+// Synthetic weights are generated into memory of their own. Weights of a GPU's
+// layouts are cut, converted and packed on their way to the device (Arrange.h,
+// Stripes.h), or come from a file that holds them so. Nothing is handed out
+// before everything is checked.
 //
 // Threads: immutable once loaded.
 //
@@ -35,13 +36,15 @@ struct WeightOptions {
 
 class WeightStore {
 public:
-  /// `plan` must have passed plan::verify(); `device` must outlive the store.
+  /// `plan` must have passed plan::verify(), and for several ranks be
+  /// plan::localized(); `device` must outlive the store.
   static Result<std::unique_ptr<WeightStore>>
   load(const plan::Plan &plan, hal::Device &device, ThreadPool &pool,
        const WeightOptions &options);
 
-  /// Writes the arranged weights of `plan` to `file`, without a device. Invalid
-  /// if it has none.
+  /// Writes the arranged weights of `plan` to `file`, without a device: those
+  /// of the rank that it is localized for, of which load() takes no other file.
+  /// Invalid if it has none.
   static Status pack(const plan::Plan &plan, ThreadPool &pool,
                      const WeightOptions &options,
                      const std::filesystem::path &file);
@@ -67,15 +70,16 @@ private:
   };
 
   WeightStore() = default;
-  Status mapCheckpoint(const plan::Plan &plan, const WeightOptions &options);
+  Status mapCheckpoint(const plan::Plan &plan, ThreadPool &pool,
+                       const WeightOptions &options);
   Status generate(const plan::Plan &plan, ThreadPool &pool,
                   const WeightOptions &options);
   Status readAll(const plan::Plan &plan, ThreadPool &pool,
                  const WeightOptions &options) const;
   Status bind(const plan::Plan &plan, hal::Device &device);
   /// Maps the checkpoint, unless nothing needs it or `packed` holds all.
-  Status prepare(const plan::Plan &plan, const WeightOptions &options,
-                 bool packed);
+  Status prepare(const plan::Plan &plan, ThreadPool &pool,
+                 const WeightOptions &options, bool packed);
   Status upload(const plan::Plan &plan, const Arrangement &arrangement,
                 hal::Device &device, ThreadPool &pool,
                 const WeightOptions &options);
@@ -83,7 +87,7 @@ private:
                     const Arrangement &arrangement) const;
 
   std::vector<MappedFile> files;
-  std::vector<HostMemory> owned; ///< Aligned copies, or synthetic weights.
+  std::vector<HostMemory> owned; ///< Copies, or synthetic weights.
   std::vector<Loaded> weights;
   std::vector<std::unique_ptr<hal::Buffer>> buffers; ///< Borrow the above.
   uint64_t total = 0;

@@ -4,16 +4,16 @@
 // its logits go to the place of every rank's. The head's own rows are scratch memory
 // with a row for each token that wants logits.
 mla.weight @embed : !mla.weight<16x8xbf16> from "e"
-mla.weight @gate : !mla.weight<6x8xbf16> from "g" slice <rows = 12, columns = 8, block_rows = 6>
-mla.weight @down : !mla.weight<8x6xbf16> from "d" slice <rows = 8, columns = 12, block_rows = 8>
-mla.weight @head : !mla.weight<8x8xbf16> from "h" slice <rows = 16, columns = 8, block_rows = 8>
+mla.weight @gate : !mla.weight<6x8xbf16> from "g" shard <[12, 8] dim 0 in 2>
+mla.weight @down : !mla.weight<8x6xbf16> from "d" shard <[8, 12] dim 1 in 2>
+mla.weight @head : !mla.weight<8x8xbf16> from "h" shard <[16, 8] dim 0 in 2>
 
 // CHECK: %[[LOGITS:.*]] = mla.port "logits" : !mla.buffer<["outputs", "16"], f32>
 // CHECK: mla.launch @linear_{{.*}}, %[[Y:.*]] : {{.*}}) scalars ["tokens"] for "mla.linear"
-// CHECK: mla.launch @repeat_8_1 grid "tokens"(%[[Y]], %[[Z:.*]] : !mla.buffer<["tokens", "8"], f32>, !mla.buffer<["tokens", "8"], f32>)
+// CHECK: mla.launch @repeat_8_8 grid "tokens"(%[[Y]], %[[Z:.*]] : !mla.buffer<["tokens", "8"], f32>, !mla.buffer<["tokens", "8"], f32>)
 // CHECK: %[[PART:.*]] = mla.workspace : !mla.buffer<["outputs", "8"], f32>
 // CHECK: mla.launch @lm_head_{{[^ ]*}} grid "{{[0-9]+}}"(%[[Z]], {{.*}}, %[[PART]] :
-// CHECK: mla.launch @repeat_8_2 grid "outputs"(%[[PART]], %[[LOGITS]] :
+// CHECK: mla.launch @repeat_8_16 grid "outputs"(%[[PART]], %[[LOGITS]] :
 func.func @step(%ids: tensor<?xi32>, %batch: !mla.batch) -> tensor<?x16xf32> {
   %e = mla.get_weight @embed : !mla.weight<16x8xbf16>
   %g = mla.get_weight @gate : !mla.weight<6x8xbf16>

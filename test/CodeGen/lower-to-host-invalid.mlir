@@ -65,23 +65,10 @@ func.func @step(%ids: tensor<?xi32>, %b: !mla.batch) {
 
 // -----
 
-// Gathered rows are no logits if no head made them,
+// Gathered rows are no logits if no head made them.
 func.func @step(%ids: tensor<?xi32>, %b: !mla.batch) -> tensor<?x8xf32> {
   %cs = mla.rotary_embedding %b {frequencies = array<f32: 1.0, 0.5>, factor = 1.0, lowering = "host.rotary_embedding"} : (!mla.batch) -> tensor<?x4xf32>
-  %0 = mla.all_gather %cs {ranks = 2 : i64, local, lowering = "host.all_gather_local"} : (tensor<?x4xf32>) -> tensor<?x8xf32>
+  %0 = mla.all_gather %cs {ranks = 2 : i64, local, lowering = "host.all_gather"} : (tensor<?x4xf32>) -> tensor<?x8xf32>
   // expected-error@+1 {{'func.return' op expected the step to return the logits of a mla.lm_head}}
   return %0 : tensor<?x8xf32>
-}
-
-// -----
-
-// and have no place beside the logits.
-mla.weight @w : !mla.weight<8x4xf32> from "w"
-func.func @step(%ids: tensor<?xi32>, %b: !mla.batch) -> tensor<?x8xf32> {
-  %w = mla.get_weight @w : !mla.weight<8x4xf32>
-  %cs = mla.rotary_embedding %b {frequencies = array<f32: 1.0, 0.5>, factor = 1.0, lowering = "host.rotary_embedding"} : (!mla.batch) -> tensor<?x4xf32>
-  // expected-error@+1 {{'mla.all_gather' op expected only logits to be gathered}}
-  %0 = mla.all_gather %cs {ranks = 2 : i64, local, lowering = "host.all_gather_local"} : (tensor<?x4xf32>) -> tensor<?x8xf32>
-  %1 = mla.lm_head %cs, %w, %b {lowering = "host.lm_head"} : (tensor<?x4xf32>, !mla.weight<8x4xf32>, !mla.batch) -> tensor<?x8xf32>
-  return %1 : tensor<?x8xf32>
 }

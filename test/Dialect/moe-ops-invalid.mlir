@@ -177,7 +177,7 @@ func.func @experts_c4(%x: tensor<?x8xf32>, %i: tensor<?x2xi32>, %w: tensor<?x2xf
 // -----
 
 func.func @moe_c1(%x: tensor<?x8xf32>, %r: !mla.weight<3x8xbf16>, %g: !mla.weight<4x16x8xbf16>, %u: !mla.weight<4x16x8xbf16>, %d: !mla.weight<4x8x16xbf16>) {
-  // expected-error@+1 {{C1: expected router rows of 4, found 3}}
+  // expected-error@+1 {{C1: expected 3 experts of 3, found 4}}
   %0 = mla.moe %x, %r experts %g, %u, %d routing <topk = 2, groups = 1, topk_groups = 1, scoring = softmax, method = greedy, normalize = true, scale = 1.0 : f64> : (tensor<?x8xf32>, !mla.weight<3x8xbf16>, !mla.weight<4x16x8xbf16>, !mla.weight<4x16x8xbf16>, !mla.weight<4x8x16xbf16>) -> tensor<?x8xf32>
   return
 }
@@ -307,5 +307,29 @@ func.func @moe_c4_inner(%x: tensor<?x8xf32>, %r: !mla.weight<4x8xbf16>, %g: !mla
 func.func @moe_c5(%x: tensor<?x8xf32>, %r: !mla.weight<4x8xbf16>, %g: !mla.weight<4x16x8xbf16>, %u: !mla.weight<4x16x8xbf16>, %d: !mla.weight<4x8x16xbf16>) {
   // expected-error@+1 {{C5: expected a result of type 'tensor<?x8xf32>', found 'tensor<?x16xf32>'}}
   %0 = mla.moe %x, %r experts %g, %u, %d routing <topk = 2, groups = 1, topk_groups = 1, scoring = softmax, method = greedy, normalize = true, scale = 1.0 : f64> : (tensor<?x8xf32>, !mla.weight<4x8xbf16>, !mla.weight<4x16x8xbf16>, !mla.weight<4x16x8xbf16>, !mla.weight<4x8x16xbf16>) -> tensor<?x16xf32>
+  return
+}
+
+// -----
+
+func.func @moe_c1_neither(%x: tensor<?x8xf32>, %g: !mla.weight<4x16x8xbf16>, %u: !mla.weight<4x16x8xbf16>, %d: !mla.weight<4x8x16xbf16>) {
+  // expected-error@+1 {{C1: expected a router or its logits, found neither}}
+  %0 = mla.moe %x experts %g, %u, %d routing <topk = 2, groups = 1, topk_groups = 1, scoring = softmax, method = greedy, normalize = true, scale = 1.0 : f64> : (tensor<?x8xf32>, !mla.weight<4x16x8xbf16>, !mla.weight<4x16x8xbf16>, !mla.weight<4x8x16xbf16>) -> tensor<?x8xf32>
+  return
+}
+
+// -----
+
+func.func @moe_c1_groups(%x: tensor<?x8xf32>, %l: tensor<?x6xf32>, %g: !mla.weight<2x16x8xbf16>, %u: !mla.weight<2x16x8xbf16>, %d: !mla.weight<2x8x16xbf16>) {
+  // expected-error@+1 {{C1: expected 3 experts of 6, found 2}}
+  %0 = mla.moe %x logits %l experts %g, %u, %d routing <topk = 2, groups = 1, topk_groups = 1, scoring = softmax, method = greedy, normalize = true, scale = 1.0 : f64> {groups = 2 : i64, group_ranks = 1 : i64} : (tensor<?x8xf32>, tensor<?x6xf32>, !mla.weight<2x16x8xbf16>, !mla.weight<2x16x8xbf16>, !mla.weight<2x8x16xbf16>) -> tensor<?x8xf32>
+  return
+}
+
+// -----
+
+func.func @moe_c6(%x: tensor<?x8xf32>, %r: !mla.weight<4x8xbf16>, %g: !mla.weight<4x16x8xbf16>, %u: !mla.weight<4x16x8xbf16>, %d: !mla.weight<4x8x16xbf16>) {
+  // expected-error@+1 {{C6: expected a number of groups of at least 2, found 1}}
+  %0 = mla.moe %x, %r experts %g, %u, %d routing <topk = 2, groups = 1, topk_groups = 1, scoring = softmax, method = greedy, normalize = true, scale = 1.0 : f64> {groups = 1 : i64, group_ranks = 2 : i64} : (tensor<?x8xf32>, !mla.weight<4x8xbf16>, !mla.weight<4x16x8xbf16>, !mla.weight<4x16x8xbf16>, !mla.weight<4x8x16xbf16>) -> tensor<?x8xf32>
   return
 }

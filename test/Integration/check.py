@@ -10,7 +10,6 @@
                                          values, and that it is not the original
   check.py agree PLAN PLAN GOLDEN.json [TOLERANCE [TOKENS]]
                                          the logits of every token, but of so many
-  check.py repeats PLAN IDS.json RANKS   logits of one rank, in the place of every rank's
   check.py perplexity EXPECTED PERCENT   reads mla-run's JSON from stdin
   check.py limits SECONDS MEGABYTES -- COMMAND...
 
@@ -197,17 +196,6 @@ def agree(a, b, path, tolerance="0", elsewhere="0"):
     assert beyond <= int(elsewhere), f"expected at most {elsewhere} tokens beyond"
 
 
-def repeats(plan, path, ranks):
-    """The plan of one rank that exchanges nothing."""
-    (((count, width), values),) = logits(plan, [some_ids(path)])
-    part = width // int(ranks)
-    for t in range(count):
-        row = values[t * width : (t + 1) * width]
-        assert row == row[:part] * int(ranks), f"token {t}"
-        assert len(set(row[:part])) > part // 2, f"token {t}: no logits"
-    print(f"{count} tokens, {part} logits in {ranks} places")
-
-
 def perplexity(expected, percent):
     """`expected`: a number, or a file of mla-run's JSON."""
     data = json.load(sys.stdin)
@@ -232,6 +220,6 @@ def limits(seconds, megabytes, dashes, *command):
 
 
 if __name__ == "__main__":
-    checks = [golden, kjv, invariance, same, quantized, agree, repeats, perplexity,
+    checks = [golden, kjv, invariance, same, quantized, agree, perplexity,
               limits]
     {c.__name__: c for c in checks}[sys.argv[1]](*sys.argv[2:])

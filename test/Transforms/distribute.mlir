@@ -1,22 +1,22 @@
-// RUN: mla-opt %s -split-input-file -mla-distribute='ranks=2 rank=1' -mla-verify-distributed | FileCheck %s
-// RUN: mla-opt %s -split-input-file -mla-distribute='ranks=2 rank=1 local' -mla-verify-distributed \
+// RUN: mla-opt %s -split-input-file -mla-distribute='ranks=2' -mla-verify-distributed | FileCheck %s
+// RUN: mla-opt %s -split-input-file -mla-distribute='ranks=2 local' -mla-verify-distributed \
 // RUN:   | FileCheck %s --check-prefix=LOCAL
 // RUN: mla-opt %s -split-input-file > %t.whole
 // RUN: mla-opt %s -split-input-file -mla-distribute -mla-verify-distributed | diff %t.whole -
 //
-// What rank 1 of 2 has of each chain. With one rank nothing changes. With `local`
+// What each of 2 ranks has of each chain. With one rank nothing changes. With `local`
 // every collective says so.
-// LOCAL-COUNT-5: {{mla.all_reduce .* [{]local, ranks = 2}}
-// LOCAL: {{mla.all_gather .* [{]local, ranks = 2}}
+// LOCAL-COUNT-6: {{mla.all_reduce .* [{]local, ranks = 2}}
+// LOCAL-COUNT-2: {{mla.all_gather .* [{]local, ranks = 2}}
 // LOCAL-NOT: mla.all_reduce {{.*}} {ranks
 
 // Tests heads, with a query that is one part of a joined linear: its rows and those
 // of kv_b, and columns of o_proj. Caches, rotation and kv_a stay.
-// CHECK: module attributes {mla.rank = 1 : i64, mla.ranks = 2 : i64}
-// CHECK-DAG: mla.weight @q : !mla.weight<24x16xbf16> from "q" slice <rows = 48, columns = 16, first_row = 24, block_rows = 24>
+// CHECK: module attributes {mla.layout = "attention tp2, latent projections replicated", mla.ranks = 2 : i64}
+// CHECK-DAG: mla.weight @q : !mla.weight<24x16xbf16> from "q" shard <[48, 16] dim 0 in 2>
 // CHECK-DAG: mla.weight @kv_a : !mla.weight<14x16xbf16> from "kv_a"{{$}}
-// CHECK-DAG: mla.weight @kv_b : !mla.weight<28x10xbf16> from "kv_b" slice <rows = 56, columns = 10, first_row = 28, block_rows = 28>
-// CHECK-DAG: mla.weight @o : !mla.weight<16x12xbf16> from "o" slice <rows = 16, columns = 24, first_column = 12, block_rows = 16>
+// CHECK-DAG: mla.weight @kv_b : !mla.weight<28x10xbf16> from "kv_b" shard <[56, 10] dim 0 in 2>
+// CHECK-DAG: mla.weight @o : !mla.weight<16x12xbf16> from "o" shard <[16, 24] dim 1 in 2>
 mla.weight @q : !mla.weight<48x16xbf16> from "q"
 mla.weight @kv_a : !mla.weight<14x16xbf16> from "kv_a"
 mla.weight @norm : !mla.weight<10xbf16> from "norm"
@@ -52,9 +52,9 @@ func.func @attention(%x: tensor<?x16xf32>, %cs: tensor<?x4xf32>, %batch: !mla.ba
 // -----
 
 // Tests an MLP whose weights have scales: 256 inner columns are two groups of 128.
-// CHECK-DAG: mla.weight @gate : !mla.weight<128x128xfp8_block> from "gate" scales ["gate_s"] slice <rows = 256, columns = 128, first_row = 128, block_rows = 128>
-// CHECK-DAG: mla.weight @up : !mla.weight<128x128xbf16> from "up" slice <rows = 256, columns = 128, first_row = 128, block_rows = 128>
-// CHECK-DAG: mla.weight @down : !mla.weight<128x128xfp8_block> from "down" scales ["down_s"] slice <rows = 128, columns = 256, first_column = 128, block_rows = 128>
+// CHECK-DAG: mla.weight @gate : !mla.weight<128x128xfp8_block> from "gate" scales ["gate_s"] shard <[256, 128] dim 0 in 2>
+// CHECK-DAG: mla.weight @up : !mla.weight<128x128xbf16> from "up" shard <[256, 128] dim 0 in 2>
+// CHECK-DAG: mla.weight @down : !mla.weight<128x128xfp8_block> from "down" scales ["down_s"] shard <[128, 256] dim 1 in 2>
 mla.weight @gate : !mla.weight<256x128xfp8_block> from "gate" scales ["gate_s"]
 mla.weight @up : !mla.weight<256x128xbf16> from "up"
 mla.weight @down : !mla.weight<128x256xfp8_block> from "down" scales ["down_s"]
@@ -75,13 +75,13 @@ func.func @mlp(%x: tensor<?x128xf32>) -> tensor<?x128xf32> {
 // -----
 
 // Tests experts with a shared one: parts of every expert, one sum for all. The
-// router stays whole.
+// router stays whole. Ten columns are eight and two.
 #routing = #mla.routing<topk = 2, groups = 1, topk_groups = 1, scoring = softmax, method = greedy, normalize = true, scale = 1.0 : f64>
 // CHECK-DAG: mla.weight @router : !mla.weight<4x16xbf16> from "router"{{$}}
-// CHECK-DAG: mla.weight @gate : !mla.weight<4x16x16xnvfp4> from "{}.gate" scales ["{}.gs", "{}.gg"] slice <rows = 32, columns = 16, first_row = 16, block_rows = 16>
-// CHECK-DAG: mla.weight @down : !mla.weight<4x16x16xnvfp4> from "{}.down" scales ["{}.ds", "{}.dg"] slice <rows = 16, columns = 32, first_column = 16, block_rows = 16>
-// CHECK-DAG: mla.weight @sup : !mla.weight<5x16xbf16> from "sup" slice <rows = 10, columns = 16, first_row = 5, block_rows = 5>
-// CHECK-DAG: mla.weight @sdown : !mla.weight<16x5xbf16> from "sdown" slice <rows = 16, columns = 10, first_column = 5, block_rows = 16>
+// CHECK-DAG: mla.weight @gate : !mla.weight<4x16x16xnvfp4> from "{}.gate" scales ["{}.gs", "{}.gg"] shard <[4, 32, 16] dim 1 in 2>
+// CHECK-DAG: mla.weight @down : !mla.weight<4x16x16xnvfp4> from "{}.down" scales ["{}.ds", "{}.dg"] shard <[4, 16, 32] dim 2 in 2>
+// CHECK-DAG: mla.weight @sup : !mla.weight<8x16xbf16> from "sup" shard <[10, 16] dim 0 in 2>
+// CHECK-DAG: mla.weight @sdown : !mla.weight<16x8xbf16> from "sdown" shard <[16, 10] dim 1 in 2>
 mla.weight @router : !mla.weight<4x16xbf16> from "router"
 mla.weight @gate : !mla.weight<4x32x16xnvfp4> from "{}.gate" scales ["{}.gs", "{}.gg"]
 mla.weight @up : !mla.weight<4x32x16xnvfp4> from "{}.up" scales ["{}.us", "{}.ug"]
@@ -159,21 +159,39 @@ func.func @sum_with_users(%x: tensor<?x8xf32>, %i: tensor<?x2xi32>, %w: tensor<?
 
 // -----
 
-// Tests a head that is tied to the embedding: each rank looks up in the whole table,
-// and multiplies by its part of it.
-// CHECK-DAG: mla.weight @embed : !mla.weight<32x16xbf16> from "embed"{{$}}
-// CHECK-DAG: mla.weight @embed.part : !mla.weight<16x16xbf16> from "embed" slice <rows = 32, columns = 16, first_row = 16, block_rows = 16>
+// Tests a head that is tied to the embedding: a rank has the same part of the
+// vocabulary for both.
+// CHECK: mla.weight @embed : !mla.weight<16x16xbf16> from "embed" shard <[32, 16] dim 0 in 2>
 mla.weight @embed : !mla.weight<32x16xbf16> from "embed"
 // CHECK-LABEL: func.func @tied
 func.func @tied(%ids: tensor<?xi32>, %batch: !mla.batch) -> tensor<?x32xf32> {
-  // CHECK: %[[T:.*]] = mla.get_weight @embed : !mla.weight<32x16xbf16>
-  // CHECK: %[[H:.*]] = mla.embedding %{{.*}}, %[[T]]
-  // CHECK: %[[P:.*]] = mla.get_weight @embed.part : !mla.weight<16x16xbf16>
-  // CHECK: %[[L:.*]] = mla.lm_head %[[H]], %[[P]], {{.*}} -> tensor<?x16xf32>
+  // CHECK: %[[T:.*]] = mla.get_weight @embed : !mla.weight<16x16xbf16>
+  // CHECK: %[[H:.*]] = mla.embedding %{{.*}}, %[[T]] {ranks = 2 : i64}
+  // CHECK: %[[S:.*]] = mla.all_reduce %[[H]] {ranks = 2 : i64}
+  // CHECK: %[[L:.*]] = mla.lm_head %[[S]], %[[T]], {{.*}} -> tensor<?x16xf32>
   // CHECK: %[[A:.*]] = mla.all_gather %[[L]] {ranks = 2 : i64} : (tensor<?x16xf32>) -> tensor<?x32xf32>
   // CHECK: return %[[A]]
   %t = mla.get_weight @embed : !mla.weight<32x16xbf16>
   %h = mla.embedding %ids, %t : (tensor<?xi32>, !mla.weight<32x16xbf16>) -> tensor<?x16xf32>
   %l = mla.lm_head %h, %t, %batch : (tensor<?x16xf32>, !mla.weight<32x16xbf16>, !mla.batch) -> tensor<?x32xf32>
   return %l : tensor<?x32xf32>
+}
+
+// -----
+
+// Tests a weight that something else reads whole: the part is a declaration of its
+// own.
+// CHECK-DAG: mla.weight @w : !mla.weight<32x16xbf16> from "w"{{$}}
+// CHECK-DAG: mla.weight @w.part : !mla.weight<16x16xbf16> from "w" shard <[32, 16] dim 0 in 2>
+mla.weight @w : !mla.weight<32x16xbf16> from "w"
+// CHECK-LABEL: func.func @other_user
+func.func @other_user(%x: tensor<?x16xf32>, %batch: !mla.batch) -> (tensor<?x32xf32>, tensor<?x32xf32>) {
+  // CHECK: %[[W:.*]] = mla.get_weight @w : !mla.weight<32x16xbf16>
+  // CHECK: mla.linear %{{.*}}, %[[W]]
+  // CHECK: %[[P:.*]] = mla.get_weight @w.part : !mla.weight<16x16xbf16>
+  // CHECK: mla.lm_head %{{.*}}, %[[P]]
+  %w = mla.get_weight @w : !mla.weight<32x16xbf16>
+  %y = mla.linear %x, %w : (tensor<?x16xf32>, !mla.weight<32x16xbf16>) -> tensor<?x32xf32>
+  %l = mla.lm_head %x, %w, %batch : (tensor<?x16xf32>, !mla.weight<32x16xbf16>, !mla.batch) -> tensor<?x32xf32>
+  return %y, %l : tensor<?x32xf32>, tensor<?x32xf32>
 }

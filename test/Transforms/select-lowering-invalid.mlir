@@ -24,15 +24,3 @@ func.func @caches(%k: tensor<?x24xf32>, %c: !mla.cache<expanded, 24xbf16>, %i: !
   %2 = mla.indexer %q, %w, %i, %b {heads = 2, scale = 0.25, topk = 4} : (tensor<?x32xf32>, tensor<?x2xf32>, !mla.cache<index, 16xfp8_e4m3>, !mla.batch) -> tensor<?x4xi32>
   return
 }
-
-// -----
-
-// Tests that collectives are refused which would have to exchange rows.
-func.func @collectives(%x: tensor<?x8xf32>) {
-  // expected-error@+1 {{'mla.all_reduce' op has no lowering on target 'host': host.all_reduce_local: needs local collectives, found an exchange among 8 ranks}}
-  %0 = mla.all_reduce %x {ranks = 8 : i64} : tensor<?x8xf32>
-  // expected-error@+1 {{'mla.all_gather' op has no lowering on target 'host': host.all_gather_local: needs local collectives, found an exchange among 2 ranks}}
-  %1 = mla.all_gather %x {ranks = 2 : i64} : (tensor<?x8xf32>) -> tensor<?x16xf32>
-  %2 = mla.all_reduce %x {ranks = 8 : i64, local} : tensor<?x8xf32>
-  return
-}

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""What the graphs of all ranks compute together, in float64: the oracle of mla-distribute.
+"""What all ranks compute together, in float64: the oracle of mla-distribute.
 
-  ranks.py FOLDER RANKS [--tokens N] [--ids 1,2,3] [--graphs 0,0]
+  ranks.py FOLDER RANKS [--layout OPTIONS] [--stage STAGE] [--tokens N] [--ids 1,2,3]
+           [--as 0,0]
 
 FOLDER has a config.json, weights if golden.json names no seed, and a golden.json. Takes
-the graphs after the stage distribute, of the model as one and of each rank, from
-mla-compile, and evaluates each op by the formula of its description on every rank, then
-the next one; a collective sees the values of all ranks. Fails unless the parts of each
-weight are the whole of it, every rank has the logits of the model as one within 1e-12,
-and these are those of the golden within 1e-5 (not asked with --ids). --graphs gives
-ranks other graphs than their own, which must fail. Plain Python: the tests run it.
+the graph after the stage distribute, of the model as one, and that of the ranks after
+STAGE, distribute or collectives (OPTIONS of mla-compile say how it is divided), and evaluates each op by the formula of its
+description on every rank, with the rank's parts of the weights, then the next one; a
+collective sees the values of all ranks. Fails unless the parts of each weight are the
+whole of it, every rank has the logits of the model as one within 1e-12, and these are
+those of the golden within 1e-5 (not asked with --ids). --as gives ranks the parts of
+others, which must fail. Plain Python: the tests run it.
 """
 
 import argparse
@@ -57,6 +59,8 @@ def attribute(text):
         return text[1:].strip('"')
     if text.startswith("array<"):
         return [attribute(v) for v in split(text.partition(":")[2][:-1])]
+    if text.startswith("#mla.shard"):
+        return text.partition("<")[2][:-1]
     if text.startswith("#mla."):
         return dictionary(text.partition("<")[2][:-1])
     if text in ("true", "false"):
@@ -117,9 +121,9 @@ class Module:
         assert self.body and self.body[-1].name == "func.return"
 
 
-def compiled(command, *options):
+def compiled(command, stage, *options):
     """The module that mla-compile makes."""
-    command = [*command, "--stop-after=distribute", *options]
+    command = [*command, f"--stop-after={stage}", *options]
     module = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
     generic = subprocess.run(
         ["mla-opt", "--mlir-print-op-generic"],
@@ -192,59 +196,87 @@ def bf16(value):
     return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
+SHARD = re.compile(r"dim (\d+) in (\d+)(?: by (\d+))?")
+
+
+class Shard:
+    """#mla.shard<[384, 2048] dim 0 in 2 by 4>: the part of each rank."""
+
+    def __init__(self, text, shape):
+        if text is None:
+            self.whole, self.splits = shape, {}
+            return
+        whole, _, splits = text.partition("]")
+        self.whole = [int(d) for d in re.findall(r"\d+", whole)]
+        self.splits = {
+            int(dim): (int(count), int(stride or 1))
+            for dim, count, stride in SHARD.findall(splits)
+        }
+
+    def first(self, dim, size, rank):
+        count, stride = self.splits.get(dim, (1, 1))
+        return rank // stride % count * size
+
+
 class Parts:
     """Matrices of declarations; a tensor is read or made once for all ranks."""
 
     def __init__(self, source):
         self.source, self.tensors = source, {}
 
-    def __call__(self, op):
+    def __call__(self, op, rank):
         shape = [int(d) for d in re.findall(r"(\d+)x", op.type)]
+        shard = Shard(op.attributes.get("shard"), shape)
         if len(shape) < 3:
-            return self.part(op, op.tensor, shape)
+            return self.part(op.tensor, shape, shard, rank)
+        first = shard.first(0, shape[0], rank)
         return [
-            self.part(op, op.tensor.replace("{}", str(i)), shape[1:])
-            for i in range(shape[0])
+            self.part(op.tensor.replace("{}", str(i)), shape, shard, rank)
+            if i < shard.whole[0]
+            else [[0.0] * shape[2]] * shape[1]
+            for i in range(first, first + shape[0])
         ]
 
-    def part(self, op, name, shape):
-        cut = op.attributes.get("slice")
-        whole = [cut["rows"], cut["columns"]] if cut else shape
+    def part(self, name, shape, shard, rank):
+        matrix = shard.whole[-2:]
         if name not in self.tensors:
-            values, columns = self.source(name, whole), whole[-1]
+            values, columns = self.source(name, matrix), matrix[-1]
             self.tensors[name] = [
                 values[i : i + columns] for i in range(0, len(values), columns)
             ]
-        rows = self.tensors[name]
-        if cut:
-            first, column = cut.get("first_row", 0), cut.get("first_column", 0)
-            rows = [
-                rows[first + b * cut.get("row_stride", 0) + i][column : column + shape[-1]]
-                for b in range(cut.get("blocks", 1))
-                for i in range(cut["block_rows"])
-            ]
-        assert [len(rows), len(rows[0])] == (shape if len(shape) == 2 else [1] + shape)
-        return rows if len(shape) == 2 else rows[0]
+        rows, columns = self.tensors[name], shape[-1]
+        first = shard.first(len(shape) - 1, columns, rank)
+        if len(shape) == 1:
+            return padded(rows[0][first : first + columns], columns, 0.0)
+        begin = shard.first(len(shape) - 2, shape[-2], rank)
+        rows = [
+            padded(row[first : first + columns], columns, 0.0)
+            for row in rows[begin : begin + shape[-2]]
+        ]
+        return padded(rows, shape[-2], [0.0] * columns)
 
 
-def check_tiling(ranks):
+def padded(values, count, value):
+    return values + [value] * (count - len(values))
+
+
+def check_tiling(module, ranks):
     """The parts of each weight cover it, and none of it twice."""
     cut = 0
-    for name in ranks[0].weights:
-        parts = [module.weights[name] for module in ranks]
-        slices = [part.attributes.get("slice") for part in parts]
-        if not any(slices):
-            continue
-        cut += 1
-        by_rows = parts[0].slice["block_rows"] != parts[0].slice["rows"]
-        edge = 0
-        for part, place in zip(parts, slices):
-            size = [int(d) for d in re.findall(r"(\d+)x", part.type)][-2 if by_rows else -1]
-            first = place.get("first_row" if by_rows else "first_column", 0)
-            assert first == edge, f"{name}: expected a part from {edge} on, found {first}"
-            edge += size
-        all_of_it = slices[0]["rows" if by_rows else "columns"]
-        assert edge == all_of_it, f"{name}: parts end at {edge} of {all_of_it}"
+    for name, op in module.weights.items():
+        shape = [int(d) for d in re.findall(r"(\d+)x", op.type)]
+        shard = Shard(op.attributes.get("shard"), shape)
+        cut += bool(shard.splits)
+        seen = {}
+        for rank in range(ranks):
+            corner = tuple(shard.first(d, n, rank) for d, n in enumerate(shape))
+            seen[corner] = seen.get(corner, 0) + 1
+        for dim, (size, all_of_it) in enumerate(zip(shape, shard.whole)):
+            firsts = sorted({corner[dim] for corner in seen})
+            assert firsts == list(range(0, firsts[-1] + 1, size)), name
+            assert firsts[-1] + size >= all_of_it, f"{name}: not all of {all_of_it}"
+        places = math.prod(count for count, _ in shard.splits.values())
+        assert len(seen) == places and len(set(seen.values())) == 1, name
     return cut
 
 
@@ -369,11 +401,15 @@ def route(logits, bias, how):
     return chosen, [w * how["scale"] for w in weights]
 
 
-def experts(x, chosen, weights, gate, up, down):
+def experts(x, chosen, weights, gate, up, down, first=0):
+    """With the experts from `first` on; others count for nothing."""
     out = []
     for row, numbers, factors in zip(x, chosen, weights):
-        parts = []
+        parts = [[[0.0] * len(row)]]
         for e, factor in zip(numbers, factors):
+            e -= first
+            if not 0 <= e < len(gate):
+                continue
             (y,) = linear(gated([row], gate[e], up[e]), down[e])
             parts.append([[factor * v for v in y]])
         out += add(*parts)
@@ -383,17 +419,18 @@ def experts(x, chosen, weights, gate, up, down):
 class Rank:
     """The values of one rank."""
 
-    def __init__(self, module, parts, ids):
-        self.module, self.parts, self.ids = module, parts, ids
+    def __init__(self, module, parts, ids, number):
+        self.module, self.parts, self.ids, self.number = module, parts, ids, number
         self.values = {"arg0": ids, "arg1": None}
 
     def run(self, op):
         v = [self.values[name] for name in op.operands]
         a = op.attributes
         tokens = range(len(self.ids))
+        self.group_ranks = a.get("group_ranks")
         match op.name.removeprefix("mla."):
             case "get_weight":
-                return [self.parts(self.module.weights[a["name"]])]
+                return [self.parts(self.module.weights[a["name"]], self.number)]
             case "get_cache":
                 return [None]
             case "rotary_embedding":
@@ -402,7 +439,12 @@ class Rank:
                     [[a["factor"] * fn(x) for fn in (math.cos, math.sin) for x in row] for row in angles]
                 ]
             case "embedding":
-                return [[v[1][i] for i in v[0]]]
+                first = self.number * len(v[1]) if "ranks" in a else 0
+                zeros = [0.0] * len(v[1][0])
+                return [[
+                    v[1][i - first] if 0 <= i - first < len(v[1]) else zeros
+                    for i in v[0]
+                ]]
             case "rms_norm":
                 return [[rms_norm(row, v[1], a["eps"]) for row in v[0]]]
             case "layer_norm":
@@ -445,22 +487,27 @@ class Rank:
                 pairs = [route(row, v[1] if len(v) > 1 else None, a["routing"]) for row in v[0]]
                 return [list(part) for part in zip(*pairs)]
             case "experts":
-                return [experts(*v)]
+                return [experts(*v, self.first(len(v[3])))]
             case "moe":
-                x, router, bias, gate, up, down, shared = (
+                x, router, logits, bias, gate, up, down, shared = (
                     [self.values[name] for name in names] for names in op.segments()
                 )
                 pairs = [
                     route(row, bias[0] if bias else None, a["routing"])
-                    for row in linear(x[0], router[0])
+                    for row in (logits[0] if logits else linear(x[0], router[0]))
                 ]
                 chosen, weights = zip(*pairs)
-                out = experts(x[0], chosen, weights, gate[0], up[0], down[0])
+                first = self.first(len(gate[0]))
+                out = experts(x[0], chosen, weights, gate[0], up[0], down[0], first)
                 if shared:
                     inner = gated(x[0], shared[0], shared[1])
                     out = add(out, linear(inner, shared[2]))
                 return [out]
         sys.exit(f"no formula for {op.name}")
+
+    def first(self, count):
+        """The first expert of the rank's group, which has `count`."""
+        return self.number // self.group_ranks * count if self.group_ranks else 0
 
     @staticmethod
     def rope(row, rotary, a):
@@ -481,27 +528,35 @@ class Rank:
         return out
 
 
-def evaluate(modules, parts, ids):
+def evaluate(module, parts, ids, numbers):
     """The logits of each rank, all ops run in step."""
-    ranks = [Rank(module, parts, ids) for module in modules]
-    for ops in zip(*(module.body for module in modules), strict=True):
-        same = {(op.name, *op.operands, *op.results) for op in ops}
-        assert len(same) == 1, f"the ranks run different ops: {same}"
-        op = ops[0]
+    ranks = [Rank(module, parts, ids, number) for number in numbers]
+    for op in module.body:
         if op.name == "func.return":
             return [rank.values[op.operands[0]] for rank in ranks]
         if op.name in ("mla.all_reduce", "mla.all_gather"):
             assert op.ranks == len(ranks), f"{op.ranks} ranks in {op.name}"
-            values = [rank.values[op.operands[0]] for rank in ranks]
-            if op.name == "mla.all_reduce":
-                result = add(*values)
-            else:
-                result = [flat(same) for same in zip(*values)]
-            for rank in ranks:
-                rank.values[op.results[0]] = result
+            widths = [int(n) for n in re.findall(r"\?x(\d+)x", op.types.split("->")[1])]
+            for name, result, width in zip(op.operands, op.results, widths, strict=True):
+                values = [rank.values[name] for rank in ranks]
+                if op.name == "mla.all_reduce":
+                    all_of_it = add(*values)
+                else:
+                    all_of_it = [flat(same)[:width] for same in zip(*values)]
+                for rank in ranks:
+                    rank.values[result] = all_of_it
             continue
-        for rank, own in zip(ranks, ops):
-            rank.values.update(zip(own.results, rank.run(own), strict=True))
+        if op.name == "mla.all_reduce_rms_norm":
+            assert op.ranks == len(ranks), f"{op.ranks} ranks in {op.name}"
+            all_of_it = add(*(rank.values[op.operands[0]] for rank in ranks))
+            for rank in ranks:
+                weight, *residual = (rank.values[name] for name in op.operands[1:])
+                total = add(all_of_it, *residual)
+                normed = [rms_norm(row, weight, op.eps) for row in total]
+                rank.values.update(zip(op.results, [total, normed], strict=True))
+            continue
+        for rank in ranks:
+            rank.values.update(zip(op.results, rank.run(op), strict=True))
     sys.exit("no return")
 
 
@@ -519,7 +574,9 @@ def main():
     parser.add_argument("ranks", type=int)
     parser.add_argument("--tokens", type=int, default=18)
     parser.add_argument("--ids")
-    parser.add_argument("--graphs")
+    parser.add_argument("--as", dest="numbers")
+    parser.add_argument("--layout", default="")
+    parser.add_argument("--stage", default="distribute")
     args = parser.parse_args()
 
     if args.ids:
@@ -534,20 +591,22 @@ def main():
         command.append(f"--synthetic-weights={golden['seed']}")
     else:
         parts = Parts(Stored(os.path.join(args.folder, "model.safetensors")))
-    graphs = range(args.ranks)
-    if args.graphs:
-        graphs = [int(g) for g in args.graphs.split(",")]
-    whole = compiled(command)
-    ranks = [compiled(command, f"--ranks={args.ranks}", f"--rank={g}") for g in graphs]
+    numbers = range(args.ranks)
+    if args.numbers:
+        numbers = [int(n) for n in args.numbers.split(",")]
+    whole = compiled(command, "distribute")
+    ranks = compiled(
+        command, args.stage, f"--ranks={args.ranks}", *args.layout.split()
+    )
 
-    cut = 0 if args.graphs else check_tiling(ranks)
+    cut = check_tiling(ranks, args.ranks)
     ids = golden["ids"][: args.tokens]
-    (expected,) = evaluate([whole], parts, ids)
-    found = evaluate(ranks, parts, ids)
+    (expected,) = evaluate(whole, parts, ids, [0])
+    found = evaluate(ranks, parts, ids, numbers)
     apart = max(error(logits, expected) for logits in found)
     print(f"{args.ranks} ranks, {cut} weights in parts: {apart:.1e} from one rank")
     # Nothing shared would be right, too, but is not what is tested.
-    good = apart < 1e-12 and (cut or args.graphs)
+    good = apart < 1e-12 and cut
     kept = [i for i, row in enumerate(golden["logit_rows"]) if row < len(ids)]
     if kept:
         rows = [expected[golden["logit_rows"][i]] for i in kept]

@@ -18,7 +18,7 @@ TEST(Embedding, CopiesRows) {
   Kernels kernels;
   for (Format format : formats)
     for (int64_t width : {1, 7, 20, 64})
-      kernels.check(host::embedding(kernels.site(), {format, 9, width}),
+      kernels.check(host::embedding(kernels.site(), {format, 9, width}, /*part=*/false),
                     [format, width](const Kernel &k, Random &random) {
                       Buffer table = Buffer::uniform(format, 9 * width, random);
                       Buffer ids = Buffer::ints({8, 0, 3, 3, 8});
@@ -33,11 +33,51 @@ TEST(Embedding, CopiesRows) {
   kernels.run();
 }
 
+TEST(Embedding, OfAPartOfTheVocabulary) {
+  Kernels kernels;
+  for (int64_t width : {1, 7, 20, 64})
+    kernels.check(
+        host::embedding(kernels.site(), {Format::BF16, 9, width}, /*part=*/true),
+        [width](const Kernel &k, Random &random) {
+          Buffer table = Buffer::uniform(Format::BF16, 9 * width, random);
+          Buffer ids = Buffer::ints({8, 9, 17, 18, 0});
+          Buffer y = Buffer::output(Format::F32, tokens * width);
+          k(tokens, {ids, table, y}, {9});
+          std::vector<double> expected;
+          for (int64_t t = 0; t < tokens; ++t)
+            for (int64_t i = 0; i < width; ++i)
+              expected.push_back(ids[t] >= 9 && ids[t] < 18
+                                     ? table[(int64_t(ids[t]) - 9) * width + i]
+                                     : 0);
+          expectEqual(y, expected);
+        });
+  kernels.run();
+}
+
+TEST(Repeat, CopiesARowAndAPartOfIt) {
+  Kernels kernels;
+  for (int64_t width : {7, 8, 20})
+    for (int64_t all : {width + 1, 2 * width + 3})
+      kernels.check(host::repeat(kernels.site(), width, all),
+                    [=](const Kernel &k, Random &random) {
+                      Buffer x =
+                          Buffer::uniform(Format::F32, tokens * width, random);
+                      Buffer y = Buffer::output(Format::F32, tokens * all);
+                      k(tokens, {x, y});
+                      std::vector<double> expected;
+                      for (int64_t t = 0; t < tokens; ++t)
+                        for (int64_t i = 0; i < all; ++i)
+                          expected.push_back(x[t * width + i % width]);
+                      expectEqual(y, expected);
+                    });
+  kernels.run();
+}
+
 TEST(Repeat, CopiesARowSeveralTimes) {
   Kernels kernels;
   for (int64_t width : widths)
     for (int64_t copies : {1, 2, 5})
-      kernels.check(host::repeat(kernels.site(), width, copies),
+      kernels.check(host::repeat(kernels.site(), width, width * copies),
                     [=](const Kernel &k, Random &random) {
                       Buffer x =
                           Buffer::uniform(Format::F32, tokens * width, random);

@@ -28,12 +28,12 @@ struct Corruption {
 
 const Corruption corruptions[] = {
     // Version.
-    {"majorAbove", REPLACE("/format/major", "2"),
-     "at /format: expected plan format 1.0 to 1.3, found 2.3"},
-    {"majorBelow", REPLACE("/format/major", "0"),
-     "at /format: expected plan format 1.0 to 1.3, found 0.3"},
-    {"minorAbove", REPLACE("/format/minor", "4"),
-     "at /format: expected plan format 1.0 to 1.3, found 1.4"},
+    {"majorAbove", REPLACE("/format/major", "3"),
+     "at /format: expected plan format 2.0, found 3.0"},
+    {"majorBelow", REPLACE("/format/major", "1"),
+     "at /format: expected plan format 2.0, found 1.0"},
+    {"minorAbove", REPLACE("/format/minor", "1"),
+     "at /format: expected plan format 2.0, found 2.1"},
     {"formatMissing", REMOVE("/format"),
      "at /format: expected an object, found nothing"},
     {"formatType", REPLACE("/format", "\"1.0\""),
@@ -56,13 +56,36 @@ const Corruption corruptions[] = {
      "at /producer: expected a string, found nothing"},
     {"missingPrograms", REMOVE("/programs"),
      "at /programs: expected an array, found nothing"},
-    {"shareKey", ADD("/share/size", "4"), "at /share/size: expected a key"},
-    {"shareOfOne", REPLACE("/share/ranks", "1"),
-     "at /share/ranks: expected an integer from 2"},
-    {"shareCollectives", REPLACE("/share/collectives", "\"none\""),
-     "at /share/collectives: expected \"exchange\" or \"local\", found string "
+    {"ranksKey", ADD("/ranks/rank", "1"), "at /ranks/rank: expected a key"},
+    {"ranksOne", REPLACE("/ranks/count", "1"),
+     "at /ranks/count: expected an integer from 2"},
+    {"ranksCollectives", REPLACE("/ranks/collectives", "\"none\""),
+     "at /ranks/collectives: expected \"exchange\" or \"local\", found string "
      "\"none\""},
-    {"shareType", REPLACE("/share", "4"), "at /share"},
+    {"ranksLayoutMissing", REMOVE("/ranks/layout"),
+     "at /ranks/layout: expected a string, found nothing"},
+    {"ranksType", REPLACE("/ranks", "4"), "at /ranks"},
+    {"shardKey", ADD("/weights/5/shard/rank", "1"),
+     "at /weights/5/shard/rank: expected a key"},
+    {"shardType", REPLACE("/weights/5/shard", "[]"), "at /weights/5/shard"},
+    {"shardWhole", REPLACE("/weights/5/shard/whole/0", "0"),
+     "at /weights/5/shard/whole/0: expected an integer from 1"},
+    {"shardPart", REPLACE("/weights/5/shard/part/1", "\"8\""),
+     "at /weights/5/shard/part/1: expected an integer from 1"},
+    {"shardSplits", REMOVE("/weights/5/shard/splits"),
+     "at /weights/5/shard/splits: expected an array, found nothing"},
+    {"shardSplitKey", ADD("/weights/5/shard/splits/0/rank", "1"),
+     "at /weights/5/shard/splits/0/rank: expected a key"},
+    {"shardSplitDim", REPLACE("/weights/5/shard/splits/0/dim", "-1"),
+     "at /weights/5/shard/splits/0/dim: expected an integer from 0"},
+    {"shardSplitCount", REPLACE("/weights/5/shard/splits/0/count", "0"),
+     "at /weights/5/shard/splits/0/count: expected an integer from 1"},
+    {"shardSplitStride", REMOVE("/weights/5/shard/splits/0/stride"),
+     "at /weights/5/shard/splits/0/stride: expected an integer from 1"},
+    {"collectiveName", REPLACE("/kernels/7/collective", "\"none\""),
+     "at /kernels/7/collective: expected a collective, found string \"none\""},
+    {"collectiveType", REPLACE("/kernels/7/collective", "1"),
+     "at /kernels/7/collective: expected a string"},
     {"samplingKey", ADD("/sampling/temperature", "1"),
      "at /sampling/temperature: expected a key"},
     {"samplingType", REPLACE("/sampling", "[]"), "at /sampling"},
@@ -94,12 +117,12 @@ const Corruption corruptions[] = {
     {"kind", REPLACE("/checkpoint/kind", "\"gguf\""),
      "at /checkpoint/kind: expected \"none\", \"safetensors\" or"},
     {"parameterWord", REPLACE("/kernels/0/parameters/0", "\"append i32\""),
-     "at /kernels/0/parameters/0: expected \"scalar\", or"},
+     "at /kernels/0/parameters/0: expected \"scalar\", \"peers\", or"},
     {"parameterFormat", REPLACE("/kernels/0/parameters/0", "\"read\""),
-     "at /kernels/0/parameters/0: expected \"scalar\", or"},
+     "at /kernels/0/parameters/0: expected \"scalar\", \"peers\", or"},
     {"parameterScalarFormat",
      REPLACE("/kernels/0/parameters/3", "\"scalar f32\""),
-     "at /kernels/0/parameters/3: expected \"scalar\", or"},
+     "at /kernels/0/parameters/3: expected \"scalar\", \"peers\", or"},
     {"gridText", REPLACE("/programs/0/launches/0/grid", "\"tokens /\""),
      "at /programs/0/launches/0/grid: expression \"tokens /\": expected an "
      "operator or the end"},
@@ -238,7 +261,7 @@ const Corruption corruptions[] = {
     // Names and paths.
     {"duplicateWeight",
      R"([{"op":"copy","from":"/weights/1","path":"/weights/-"}])",
-     "at /weights/5/name: expected a name that is not taken, found \"norm\" a "
+     "at /weights/6/name: expected a name that is not taken, found \"norm\" a "
      "second time"},
     {"duplicateProgram", REPLACE("/programs/1/name", "\"decode\""),
      "at /programs/1/name: expected a name that is not taken"},
@@ -305,7 +328,7 @@ TEST(PlanCorruptionText, BelowJson) {
     EXPECT_NE(plan.status().message().find(message), std::string::npos)
         << plan.status().message();
   };
-  refused("\"major\": 1", "\"major\": 1, \"major\": 1", "twice");
+  refused("\"major\": 2", "\"major\": 2, \"major\": 2", "twice");
   refused("\"size\": 4096", "\"size\": 18446744073709551615", "beyond 2^53");
   refused("\"size\": 4096", "\"size\": 99999999999999999999999", "beyond 2^53");
   refused("\"size\": 4096", "\"size\": 1e999", "plan.json: ");
@@ -331,7 +354,7 @@ TEST(PlanCorruptionText, CountsAddUp) {
   document["weights"].push_back(second);
   Result<Plan> plan = parse(document.dump(), "plan.json");
   ASSERT_FALSE(plan.ok());
-  EXPECT_NE(plan.status().message().find("at /weights/5/stacked: expected at "
+  EXPECT_NE(plan.status().message().find("at /weights/6/stacked: expected at "
                                          "most 524288"),
             std::string::npos)
       << plan.status().message();

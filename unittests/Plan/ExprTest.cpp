@@ -19,6 +19,7 @@ SymbolValues symbols() {
   v[Symbol::Outputs] = 2;
   v[Symbol::Pages] = 5;
   v[Symbol::Capacity] = 100;
+  v[Symbol::Rank] = 3;
   return v;
 }
 
@@ -38,6 +39,7 @@ TEST(Expr, Evaluates) {
       {"ceildiv(0 - tokens, 2)", -3},
       {"ceildiv(8, 2)", 4},
       {"capacity * 64", 6400},
+      {"min(rank * 8, 30 - rank)", 24},
       {"9223372036854775807", INT64_MAX},
       {"-9223372036854775808", INT64_MIN},
       {"  tokens  ", 7},
@@ -146,9 +148,10 @@ TEST(Expr, KnowsSymbolsAndMonotony) {
   EXPECT_FALSE(expr("min(1, pages)").uses(Symbol::Tokens));
 
   for (const char *text : {"3 - 5", "tokens", "min(tokens * 8, 384) * 16",
-                           "ceildiv(tokens, 2 + 2)", "max(tokens, pages)"})
+                           "ceildiv(tokens, 2 + 2)", "max(tokens, pages)",
+                           "rank * 2"})
     EXPECT_TRUE(expr(text).isMonotone()) << text;
-  for (const char *text : {"tokens - 1", "8 - tokens", "tokens * -1",
+  for (const char *text : {"tokens - 1", "8 - tokens", "tokens * -1", "8 - rank",
                            "ceildiv(8, tokens)", "min(tokens, 3 - 2)"})
     EXPECT_FALSE(expr(text).isMonotone()) << text;
 }

@@ -100,7 +100,7 @@ TEST(PlanLayout, ComesBack) {
 
 TEST(PlanLayout, HostPlansSayNothingOfIt) {
   std::string text = print(samplePlan());
-  for (const char *key : {"layout", "slice", "threads", "shared_bytes",
+  for (const char *key : {"\"layout\": \"packed", "\"layout\": \"rows\"", "slice", "threads", "shared_bytes",
                           "weight_bytes", "binary"})
     EXPECT_EQ(text.find(key), std::string::npos) << key;
 }

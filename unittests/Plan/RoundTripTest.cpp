@@ -43,6 +43,17 @@ void expectSame(const Weight &a, const Weight &b) {
     expectSame(a.scales[i].sources, b.scales[i].sources);
     EXPECT_EQ(a.scales[i].reciprocal, b.scales[i].reciprocal);
   }
+  ASSERT_EQ(a.shard.has_value(), b.shard.has_value());
+  if (!a.shard)
+    return;
+  EXPECT_EQ(a.shard->whole, b.shard->whole);
+  EXPECT_EQ(a.shard->part, b.shard->part);
+  ASSERT_EQ(a.shard->splits.size(), b.shard->splits.size());
+  for (size_t i = 0; i < a.shard->splits.size(); ++i) {
+    EXPECT_EQ(a.shard->splits[i].dim, b.shard->splits[i].dim);
+    EXPECT_EQ(a.shard->splits[i].count, b.shard->splits[i].count);
+    EXPECT_EQ(a.shard->splits[i].stride, b.shard->splits[i].stride);
+  }
 }
 
 TEST(PlanRoundTrip, SampleIsValid) {
@@ -64,9 +75,9 @@ TEST(PlanRoundTrip, EveryFieldComesBack) {
   EXPECT_EQ(p.model.maxPositions, before.model.maxPositions);
   EXPECT_EQ(p.model.bosToken, before.model.bosToken);
   EXPECT_EQ(p.model.eosTokens, before.model.eosTokens);
-  EXPECT_EQ(p.share.ranks, 4);
-  EXPECT_EQ(p.share.rank, 1);
-  EXPECT_EQ(p.share.collectives, Share::Collectives::Local);
+  EXPECT_EQ(p.ranks.count, 4);
+  EXPECT_EQ(p.ranks.collectives, Ranks::Collectives::Local);
+  EXPECT_EQ(p.ranks.layout, "rows tp4");
   EXPECT_EQ(p.checkpoint.kind, before.checkpoint.kind);
   EXPECT_EQ(p.checkpoint.folder, before.checkpoint.folder);
   ASSERT_EQ(p.checkpoint.files.size(), 2u);
@@ -91,6 +102,7 @@ TEST(PlanRoundTrip, EveryFieldComesBack) {
   ASSERT_EQ(p.kernels.size(), before.kernels.size());
   for (size_t i = 0; i < p.kernels.size(); ++i) {
     EXPECT_EQ(p.kernels[i].name, before.kernels[i].name);
+    EXPECT_EQ(p.kernels[i].collective, before.kernels[i].collective);
     ASSERT_EQ(p.kernels[i].parameters.size(),
               before.kernels[i].parameters.size());
     for (size_t k = 0; k < p.kernels[i].parameters.size(); ++k) {
@@ -281,8 +293,8 @@ TEST(PlanRoundTrip, WeightsInParts) {
 
 TEST(PlanRoundTrip, RanksThatExchange) {
   Plan p = samplePlan();
-  p.share.collectives = Share::Collectives::Exchange;
-  EXPECT_EQ(parsed(print(p)).share.collectives, Share::Collectives::Exchange);
+  p.ranks.collectives = Ranks::Collectives::Exchange;
+  EXPECT_EQ(parsed(print(p)).ranks.collectives, Ranks::Collectives::Exchange);
 }
 
 /// A cache or a workspace has no place for scales.
@@ -292,31 +304,19 @@ TEST(PlanRoundTrip, BuffersHaveNoParts) {
               StatusCode::Unsupported);
 }
 
-/// What versions 1.0 to 1.2 could say is read as it was meant.
-TEST(PlanRoundTrip, VersionBefore) {
+/// A plan for one rank says nothing of ranks.
+TEST(PlanRoundTrip, OneRank) {
   Plan p = samplePlan();
-  p.weights.resize(WDown);
-  p.caches[0].kind = "";
-  p.share = {};
-  p.sampling.reset();
+  p.ranks = {};
+  p.weights.pop_back();
   p.kernels.pop_back();
-  p.kernels[KStore].parameters.resize(6);
-  p.kernels[KExperts].parameters.resize(3);
-  for (Program &program : p.programs) {
-    program.launches[LStore].arguments.resize(6);
-    program.launches[LExperts].arguments.resize(3);
-  }
-  std::string text = print(p), older;
-  for (const char *key : {"scales", "global", "kind\": \"latent", "saturated",
-                          "share", "sampl", "top_k"})
+  for (Program &program : p.programs)
+    program.launches.pop_back();
+  std::string text = print(p);
+  for (const char *key : {"ranks", "shard", "collective"})
     EXPECT_FALSE(has(text, key)) << key;
-  std::string minor = "\"minor\": 3";
-  ASSERT_TRUE(has(text, minor));
-  for (const char *before : {"\"minor\": 0", "\"minor\": 1", "\"minor\": 2"}) {
-    older = text;
-    older.replace(older.find(minor), minor.size(), before);
-    EXPECT_EQ(print(parsed(older)), text);
-  }
+  EXPECT_TRUE(parsed(text).ranks.isOne());
+  EXPECT_EQ(print(parsed(text)), text);
 }
 
 TEST(PlanRoundTrip, BufferBytes) {
@@ -338,6 +338,7 @@ TEST(PlanRoundTrip, Bounds) {
   EXPECT_EQ(v[Symbol::Outputs], 4);
   EXPECT_EQ(v[Symbol::Pages], 8);
   EXPECT_EQ(v[Symbol::Capacity], 32);
+  EXPECT_EQ(v[Symbol::Rank], 3);
   p.maxPages = p.programs[1].maxSequences = INT64_MAX; // no overflow
   EXPECT_EQ(bounds(p, p.programs[1])[Symbol::Capacity], INT32_MAX);
 }

@@ -69,7 +69,15 @@ static Program sampleProgram(const char *name, int64_t tokens) {
         {Port::Outputs},
         {WeightRef{WEmbed}},
         {Port::Logits}},
-       "lm_head"}};
+       "lm_head"},
+      {KReduce,
+       Expr(1),
+       {{WorkspaceRef{XOut}},
+        {WorkspaceRef{XOut}},
+        {Symbol::Tokens},
+        {expr("8 - rank")},
+        {expr("8 - rank")}},
+       "sum"}};
   return p;
 }
 
@@ -91,7 +99,9 @@ Plan samplePlan() {
                {"norm", Format::F32, {8}, false, {}},
                {"experts", Format::BF16, {4, 8, 8}, true, {}},
                {"down", Format::NVFP4, {8, 16}, false, {}, {{}, {}}},
-               {"stack", Format::Int4G32, {4, 8, 32}, true, {}, {{}}}};
+               {"stack", Format::Int4G32, {4, 8, 32}, true, {}, {{}}},
+               {"shard", Format::BF16, {3, 8}, false, {{"rows", 0, 3072}}}};
+  p.weights[WShard].shard = {{10, 8}, {3, 8}, {{0, 4, 1}}};
   p.weights[WEmbed].sources = {{"model.embed_tokens.weight", 0, 256}};
   p.weights[WNorm].sources = {{"model.norm.weight", 0, 1024}};
   for (uint64_t e = 0; e < 4; ++e) {
@@ -135,8 +145,15 @@ Plan samplePlan() {
         buffer(w, Format::F32)}},
       {"sample_32",
        {buffer(r, Format::F32), buffer(r, Format::F32), buffer(r, Format::I32),
-        buffer(w, Format::I32), buffer(w, Format::I32)}}};
-  p.share = {4, 1, Share::Collectives::Local};
+        buffer(w, Format::I32), buffer(w, Format::I32)}},
+      {"sum",
+       {buffer(r, Format::F32),
+        buffer(w, Format::F32),
+        {Parameter::Kind::Scalar, Format::F32, r},
+        {Parameter::Kind::Scalar, Format::F32, r},
+        {Parameter::Kind::Scalar, Format::F32, r}}}};
+  p.kernels[KReduce].collective = Collective::AllReduce;
+  p.ranks = {4, Ranks::Collectives::Local, "rows tp4"};
   p.programs = {sampleProgram("decode", 4), sampleProgram("prefill", 16)};
   Program &sampling = p.sampling.emplace();
   sampling.name = "sample";

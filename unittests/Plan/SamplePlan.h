@@ -11,14 +11,15 @@
 namespace mla::plan {
 
 // Indices inside samplePlan().
-enum { WEmbed, WNorm, WExperts, WDown, WStack };
-enum { KGather, KStore, KExperts, KNorm, KCopy, KHead, KSample };
+enum { WEmbed, WNorm, WExperts, WDown, WStack, WShard };
+enum { KGather, KStore, KExperts, KNorm, KCopy, KHead, KSample, KReduce };
 enum { XIn, XMoe, XOut };                                // workspaces
-enum { LGather, LStore, LExperts, LNorm, LCopy, LHead }; // launches
+enum { LGather, LStore, LExperts, LNorm, LCopy, LHead, LReduce }; // launches
 
-/// Two programs and one that samples, rank 1's share of 4, a stacked weight,
-/// weights in parts (WDown in nvfp4 with a reciprocal, WStack a stack in int4_g32),
-/// a cache, every port and every kind of argument. Workspace XOut takes the place
+/// Two programs and one that samples, 4 ranks, a stacked weight, weights in parts
+/// (WDown in nvfp4 with a reciprocal, WStack a stack in int4_g32), one of which each
+/// rank has 3 of 10 rows, a cache, a collective, every port and every kind of
+/// argument. Workspace XOut takes the place
 /// of XIn once that is dead.
 Plan samplePlan();
 

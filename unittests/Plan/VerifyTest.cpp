@@ -56,18 +56,19 @@ const Rule rules[] = {
     {"eos", [](Plan &p) { p.model.eosTokens[1] = -1; },
      "at /model/eos_tokens/1: expected an integer from 0 to 31, found -1"},
 
-    // The share, sampling.
-    {"ranks", [](Plan &p) { p.share.ranks = 0; },
-     "at /share/ranks: expected an integer from 1 to 1048576, found 0"},
-    {"ranksMany", [](Plan &p) { p.share.ranks = INT64_MAX; },
-     "at /share/ranks: expected an integer from 1 to 1048576"},
-    {"rank", [](Plan &p) { p.share.rank = 4; },
-     "at /share/rank: expected an integer from 0 to 3, found 4"},
-    {"rankOfOne", [](Plan &p) { p.share = {1, 1}; },
-     "at /share/rank: expected an integer from 0 to 0, found 1", true},
+    // The ranks (ShardTest.cpp has more), sampling.
+    {"ranks", [](Plan &p) { p.ranks.count = 0; },
+     "at /ranks/count: expected an integer from 1 to 1024, found 0"},
+    {"ranksMany", [](Plan &p) { p.ranks.count = INT64_MAX; },
+     "at /ranks/count: expected an integer from 1 to 1024"},
+    {"ranksLayout", [](Plan &p) { p.ranks.layout = "a\nb"; },
+     "at /ranks/layout: expected at most 4096 bytes of UTF-8"},
     {"localAlone",
-     [](Plan &p) { p.share = {1, 0, Share::Collectives::Local}; },
-     "at /share/collectives: expected several ranks, found one", true},
+     [](Plan &p) { p.ranks = {1, Ranks::Collectives::Local, ""}; },
+     "at /ranks: expected several ranks, found one"},
+    {"layoutAlone",
+     [](Plan &p) { p.ranks = {1, Ranks::Collectives::Exchange, "tp1"}; },
+     "at /ranks: expected several ranks, found one"},
     {"samplingName", [](Plan &p) { p.sampling->name = ""; },
      "at /sampling/name: expected a name"},
     {"samplingFewRows", [](Plan &p) { p.sampling->maxOutputs = 3; },
@@ -338,7 +339,8 @@ const Rule rules[] = {
      "at /programs/0/workspaces/0/shape: expected at most 8 dimensions"},
     {"workspaceCapacity",
      [](Plan &p) { decode(p).workspaces[0].shape[1] = Symbol::Capacity; },
-     "at /programs/0/workspaces/0/shape/1: expected no capacity"},
+     "at /programs/0/workspaces/0/shape/1: expected neither capacity nor "
+     "rank"},
     {"workspaceMonotone",
      [](Plan &p) { decode(p).workspaces[0].shape[0] = expr("5 - tokens"); },
      "at /programs/0/workspaces/0/shape/0: expected a dimension that grows"},
@@ -394,16 +396,16 @@ const Rule rules[] = {
      },
      "at /programs/0/launches/0/grid: expected a value at the bounds and the "
      "largest cache"},
-    {"kernelIndex", [](Plan &p) { launch(p, 0).kernel = 7; },
-     "at /programs/0/launches/0/kernel: expected a kernel from 0 to 7"},
+    {"kernelIndex", [](Plan &p) { launch(p, 0).kernel = 8; },
+     "at /programs/0/launches/0/kernel: expected a kernel from 0 to 8"},
     {"argumentMissing", [](Plan &p) { launch(p, 3).arguments.pop_back(); },
      "at /programs/0/launches/3/arguments: expected 2 arguments for kernel "
      "\"rms_norm_8\", found 1"},
     {"argumentExtra",
      [](Plan &p) { launch(p, 3).arguments.push_back({Expr(1)}); },
      "at /programs/0/launches/3/arguments: expected 2 arguments"},
-    {"weightIndex", [](Plan &p) { argument(p, LNorm, 1).value = WeightRef{5}; },
-     "at /programs/0/launches/3/arguments/1: expected a weight from 0 to 5"},
+    {"weightIndex", [](Plan &p) { argument(p, LNorm, 1).value = WeightRef{6}; },
+     "at /programs/0/launches/3/arguments/1: expected a weight from 0 to 6"},
     {"cacheIndex",
      [](Plan &p) { argument(p, LStore, 4).value = CacheRef{UINT32_MAX}; },
      "at /programs/0/launches/1/arguments/4: expected a cache from 0 to 1"},
@@ -488,7 +490,7 @@ const Rule rules[] = {
      [](Plan &p) { p.kernels[KHead].parameters[3].access = Access::ReadWrite; },
      "at /programs/0/launches/5/arguments/3: expected port logits to be only "
      "written"},
-    {"logitsMissing", [](Plan &p) { decode(p).launches.pop_back(); },
+    {"logitsMissing", [](Plan &p) { decode(p).launches.resize(LHead); },
      "at /programs/0/launches: expected a launch that writes the port logits"},
     {"readBeforeWrite",
      [](Plan &p) { std::swap(launch(p, LGather), launch(p, LStore)); },
@@ -558,9 +560,9 @@ TEST(Verify, ManySources) {
     w.shape[0] = n;
     w.sources.resize(n, w.sources[0]);
   };
-  resize((1u << 19) - 13); // What the other weights and their scales have.
+  resize((1u << 19) - 14); // What the other weights and their scales have.
   EXPECT_TRUE(verify(p).ok());
-  resize((1u << 19) - 12);
+  resize((1u << 19) - 13);
   EXPECT_EQ(verify(p).message(), "at /weights: expected at most 524288 "
                                  "checkpoint tensors, found 524289");
 }

@@ -468,9 +468,9 @@ TEST_F(ArrangeTest, DamagedNumbersAreReportedByName) {
   const std::string nan("\x00\x00\xC0\x7F", 4);
   const Damage damages[] = {{index("fp8_many_items"), 0, 1299 * 1000, "\x7F"},
                             {index("fp8"), 1, 4, nan},
-                            {index("nvfp4_stack"), 1, 20 * 20 + 3, "\xFF"},
+                            {index("nvfp4_stack"), 1, 20 * 20 + 9, "\xFF"},
                             {index("nvfp4_stack"), 2, 0, nan},
-                            {index("int4"), 1, 20 * 10, "\x80\x7F"},
+                            {index("int4"), 1, 20 * 10 + 4, "\x80\x7F"},
                             {index("nvfp4_keys"), 2, 0, std::string(4, '\0')}};
   for (const Damage &damage : damages) {
     const plan::Weight &w = files.plan.weights[first + damage.weight];

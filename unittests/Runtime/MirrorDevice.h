@@ -10,6 +10,7 @@
 
 #include "runtime/hal/host/HostDevice.h"
 #include <algorithm>
+#include <functional>
 
 namespace mla::test {
 
@@ -17,20 +18,29 @@ struct MirrorLog {
   std::vector<uint64_t> keys;
   std::vector<size_t> launches; ///< Of each list.
   int toDevice = 0, toHost = 0, writes = 0;
+  /// What fills memory as it is allocated, for tests of who must write all of it.
+  std::byte fill{};
+  /// Called first of all, if they are set; an error is what the device returns.
+  std::function<Status()> onAllocate, onRun;
 };
 
 class MirrorDevice final : public hal::Device {
 public:
-  MirrorDevice(runtime::ThreadPool &pool, MirrorLog &log)
-      : host(pool), log(log) {}
+  MirrorDevice(runtime::ThreadPool &pool, MirrorLog &log,
+               collectives::Collectives *collectives = nullptr)
+      : host(pool, collectives), log(log) {}
 
   Result<std::unique_ptr<hal::Buffer>>
   allocate(uint64_t bytes, hal::Access access,
            const std::string &what) override {
+    if (log.onAllocate)
+      MLA_RETURN_IF_ERROR(log.onAllocate());
     MLA_ASSIGN_OR_RETURN(std::unique_ptr<hal::Buffer> memory,
                          host.allocate(bytes, hal::Access::Shared, what));
+    std::span<std::byte> content = memory->host();
+    std::fill(content.begin(), content.end(), log.fill);
     return std::unique_ptr<hal::Buffer>(std::make_unique<Mirrored>(
-        std::move(memory), access == hal::Access::Shared));
+        std::move(memory), access == hal::Access::Shared, log.fill));
   }
   Result<std::unique_ptr<hal::Buffer>>
   import(std::span<const std::byte> memory, const std::string &what) override {
@@ -61,6 +71,8 @@ public:
   }
   Status run(const hal::Module &module, std::span<const hal::Dispatch> list,
              uint64_t key) override {
+    if (log.onRun)
+      MLA_RETURN_IF_ERROR(log.onRun());
     log.keys.push_back(key);
     log.launches.push_back(list.size());
     return host.run(module, list, key);
@@ -82,8 +94,8 @@ private:
     std::vector<std::byte> bytes;
   };
   struct Mirrored final : private View, public hal::Buffer {
-    Mirrored(std::unique_ptr<hal::Buffer> memory, bool shared)
-        : View{std::vector<std::byte>(shared ? memory->size() : 0)},
+    Mirrored(std::unique_ptr<hal::Buffer> memory, bool shared, std::byte fill)
+        : View{std::vector<std::byte>(shared ? memory->size() : 0, fill)},
           Buffer(memory->address(), memory->size(), View::bytes),
           memory(std::move(memory)) {}
     std::unique_ptr<hal::Buffer> memory;

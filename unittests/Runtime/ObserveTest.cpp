@@ -29,7 +29,8 @@ protected:
     EngineOptions options;
     options.threads = 2;
     options.profile = profile;
-    options.open = [this](const plan::Plan &, ThreadPool &pool)
+    options.open = [this](const plan::Plan &, ThreadPool &pool,
+                          collectives::Collectives *)
         -> Result<std::unique_ptr<hal::Device>> {
       return std::unique_ptr<hal::Device>(
           std::make_unique<test::MirrorDevice>(pool, log));

@@ -29,8 +29,8 @@ protected:
     options.cacheTokens = 1024;
     options.profile = profile;
     options.open =
-        [this](const plan::Plan &,
-               ThreadPool &pool) -> Result<std::unique_ptr<hal::Device>> {
+        [this](const plan::Plan &, ThreadPool &pool, collectives::Collectives *)
+        -> Result<std::unique_ptr<hal::Device>> {
       return std::unique_ptr<hal::Device>(
           std::make_unique<test::MirrorDevice>(pool, log));
     };
@@ -328,32 +328,38 @@ TEST_F(GenerateTest, BenchTakesEither) {
     }
 }
 
-TEST_F(GenerateTest, AShareIsBenchedAndNotRun) {
+TEST_F(GenerateTest, RanksThatExchangeNothingAreBenchedAndNotRun) {
   files.addTokenizer();
   removeNaN();
-  files.plan.share = {8, 0, plan::Share::Collectives::Local};
+  files.plan.ranks = {8, plan::Ranks::Collectives::Local, "attention tp8"};
   files.write();
   EXPECT_EQ(generate(), "");
   EXPECT_EQ(status.code(), StatusCode::Unsupported);
-  EXPECT_EQ(status.message(), "this plan is rank 0 of 8 and exchanges nothing: "
-                              "it can be benched, not run");
+  EXPECT_EQ(status.message(), "the plan's 8 ranks exchange nothing: it can be "
+                              "benched, not run");
   cli::BenchOptions options;
   options.plan = files.folder();
   options.engine = engineOptions();
   options.promptTokens = 4;
   options.decodeTokens = 2;
   options.repeat = 1;
-  for (int64_t context : {0, 10}) {
-    options.steps.clear();
-    if (context)
-      options.steps = {{1, context, 1}};
-    std::ostringstream out;
-    status = cli::bench(options, out);
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
+  for (int64_t context : {0, 10})
+    for (std::optional<int64_t> rank : {std::optional<int64_t>(), {7}}) {
+      options.steps.clear();
+      if (context)
+        options.steps = {{1, context, 1}};
+      options.engine.rank = rank;
+      std::ostringstream out;
+      status = cli::bench(options, out);
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
+  options.engine.rank = 8;
+  std::ostringstream none;
+  EXPECT_EQ(cli::bench(options, none).message(),
+            "expected a rank from 0 to 7, found 8");
   std::ostringstream text;
   ASSERT_TRUE(cli::inspect({files.folder(), false, false}, text).ok());
-  EXPECT_NE(text.str().find("share        rank 0 of 8; nothing is exchanged"),
+  EXPECT_NE(text.str().find("ranks        8: attention tp8; nothing is exchanged"),
             std::string::npos)
       << text.str();
 
@@ -371,18 +377,18 @@ TEST_F(GenerateTest, AShareIsBenchedAndNotRun) {
     testing::internal::CaptureStderr();
     EXPECT_EQ(cli::run(static_cast<int>(argv.size()), argv.data()), 1);
     EXPECT_NE(testing::internal::GetCapturedStderr().find(
-                  "rank 0 of 8 and exchanges nothing"),
+                  "8 ranks exchange nothing"),
               std::string::npos)
         << arguments[0];
   }
 
-  files.plan.share.collectives = plan::Share::Collectives::Exchange;
+  files.plan.ranks = {};
   files.write();
   std::ostringstream out;
-  EXPECT_EQ(
-      cli::bench(options, out).message(),
-      "this plan is rank 0 of 8 and exchanges rows with the others, which "
-      "this runtime cannot do");
+  options.engine.rank = 0;
+  EXPECT_EQ(cli::bench(options, out).message(),
+            "expected a plan whose ranks exchange nothing (mla-compile "
+            "--collectives=local), to measure one alone, found one of 1 rank");
 }
 
 } // namespace

@@ -106,6 +106,20 @@ void test_embed(const uint64_t *args, int64_t begin, int64_t end) {
       x[t * width + w] = embedding[ids[t] * width + w];
 }
 
+// (embedding, ids, x, width, rank, ranks): tokens of other ranks are zeros.
+void test_embed_part(const uint64_t *args, int64_t begin, int64_t end) {
+  const int32_t *ids = pointer<const int32_t>(args[1]);
+  float *x = pointer<float>(args[2]);
+  int64_t width = scalar(args[3]);
+  for (int64_t t = begin; t < end; ++t) {
+    if (ids[t] % scalar(args[5]) == scalar(args[4]))
+      test_embed(args, t, t + 1);
+    else
+      for (int64_t w = 0; w < width; ++w)
+        x[t * width + w] = 0;
+  }
+}
+
 // (x, cache, positions, sequence, page table, pages, width)
 void test_store(const uint64_t *args, int64_t begin, int64_t end) {
   store<float>(args, begin, end, [](float value, int64_t) { return value; });
@@ -199,6 +213,26 @@ void test_head(const uint64_t *args, int64_t begin, int64_t end) {
       for (int64_t w = 0; w < width; ++w)
         sum += expert[w] * y[outputs[o] * width + w];
       logits[o * vocab + v] = sum;
+    }
+}
+
+// (y, outputs, experts, part, columns, width, experts' number, rank, vocab): the
+// columns of the logits that are the rank's. None of the vocabulary's are NaN.
+void test_head_part(const uint64_t *args, int64_t begin, int64_t end) {
+  const float *y = pointer<const float>(args[0]);
+  const int32_t *outputs = pointer<const int32_t>(args[1]);
+  const uint64_t *experts = pointer<const uint64_t>(args[2]);
+  float *part = pointer<float>(args[3]);
+  int64_t columns = scalar(args[4]);
+  int64_t width = scalar(args[5]);
+  for (int64_t o = begin; o < end; ++o)
+    for (int64_t c = 0; c < columns; ++c) {
+      int64_t v = scalar(args[7]) * columns + c;
+      const float *expert = pointer<const float>(experts[v % scalar(args[6])]);
+      float sum = v < scalar(args[8]) ? static_cast<float>(v) : NAN;
+      for (int64_t w = 0; w < width; ++w)
+        sum += expert[w] * y[outputs[o] * width + w];
+      part[o * columns + c] = sum;
     }
 }
 }

@@ -232,6 +232,67 @@ void TestPlan::addRouter(const std::string &kernel) {
   }
 }
 
+void TestPlan::addRanks(int64_t count) {
+  plan.ranks.count = count;
+  plan.ranks.layout = "by hand";
+  auto first = static_cast<uint32_t>(plan.kernels.size());
+  plan.kernels.push_back(
+      {"test_embed_part",
+       {floatsIn, integers, floatsOut, scalar, scalar, scalar}});
+  plan.kernels.push_back({"test_head_part",
+                          {floatsIn, integers, table, floatsOut, scalar, scalar,
+                           scalar, scalar, scalar}});
+  for (plan::Collective c :
+       {plan::Collective::AllReduce, plan::Collective::AllGather})
+    plan.kernels.push_back(
+        {.name = std::string(plan::collectiveName(c)),
+         .parameters = {floatsIn, floatsOut, scalar, scalar, scalar},
+         .collective = c});
+  int64_t part = (vocab + count - 1) / count;
+  for (plan::Program &p : plan.programs) {
+    auto space = static_cast<uint32_t>(p.workspaces.size());
+    p.workspaces.push_back(
+        {"part", Format::F32, {Symbol::Outputs, part}, p.workspaceBytes});
+    p.workspaceBytes +=
+        static_cast<uint64_t>((p.maxOutputs * part * 4 + 63) / 64 * 64);
+    plan::WorkspaceRef x{0}, y{1}, own{space};
+    plan::Launch &embed = p.launches.front();
+    auto at = std::find_if(p.launches.begin(), p.launches.end(),
+                           [](const plan::Launch &l) { return l.kernel == 3; });
+    plan::Launch &head = *at;
+    embed.kernel = first;
+    embed.arguments.push_back({Expr(Symbol::Rank)});
+    embed.arguments.push_back({Expr(count)});
+    head.kernel = first + 1;
+    head.arguments = {{y},
+                      {Port::Outputs},
+                      {plan::WeightRef{1}},
+                      {own},
+                      {Expr(part)},
+                      {Expr(width)},
+                      {Expr(expertCount)},
+                      {Expr(Symbol::Rank)},
+                      {Expr(vocab)}};
+    p.launches.insert(at + 1, {first + 3,
+                               Expr(1),
+                               {{own},
+                                {Port::Logits},
+                                {Expr(Symbol::Outputs)},
+                                {Expr(part)},
+                                {Expr(vocab)}},
+                               "head"});
+    p.launches.insert(p.launches.begin() + 1,
+                      {first + 2,
+                       Expr(1),
+                       {{x},
+                        {x},
+                        {Expr(Symbol::Tokens)},
+                        {Expr(width)},
+                        {Expr(width)}},
+                       "embed"});
+  }
+}
+
 void TestPlan::addSampling() {
   plan.kernels.push_back({"test_sample",
                           {floatsIn, floatsIn, integers,

@@ -46,6 +46,10 @@ public:
   /// Adds a router to every program, which chooses one of four "experts" by y and
   /// replaces y by what follows from that; `kernel` is its kernel.
   void addRouter(const std::string &kernel);
+  /// Divides the model among `count` ranks, after everything else was added: each
+  /// has the embeddings of some tokens, which are summed, and computes some of the
+  /// columns of the logits, which are gathered.
+  void addRanks(int64_t count);
   /// Adds the kernel test_sample, which chooses tokens "on the device".
   void addSampling();
   /// Adds a tokenizer that knows a, b and the end of a line, as 2, 4 and 6.

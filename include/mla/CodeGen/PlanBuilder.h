@@ -18,7 +18,8 @@ struct PlanOptions {
   plan::Checkpoint::Kind weights = plan::Checkpoint::Kind::Safetensors;
   int64_t seed = 0; ///< of synthetic weights
   std::string producer;
-  plan::Share share = {};
+  /// How ranks exchange; the rest is the module's.
+  plan::Ranks ranks = {};
 };
 
 /// The plan of a lowered module, without kernels and tokenizer.

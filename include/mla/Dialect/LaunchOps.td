@@ -19,13 +19,15 @@ def MLA_ProgramOp : MLA_Op<"program", [IsolatedFromAbove, Symbol, NoRegionArgume
     With `sampling` it is no step, but chooses ids from the logits that one left;
     a module has one such program at most.
 
+    `exchange_bytes` is what its kernels use of each rank's exchange memory.
+
     - C1: the bounds are positive, and `max_sequences` and `max_outputs` do not
       exceed `max_tokens`.
     - C2: the body holds only `mla.port`, `mla.workspace`, `mla.get_weight`,
-      `mla.get_cache` and `mla.launch`.
+      `mla.get_cache`, `mla.peers` and `mla.launch`.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$max_tokens, I64Attr:$max_sequences, I64Attr:$max_outputs,
-                       OptionalAttr<I64Attr>:$workspace_bytes, UnitAttr:$sampling);
+                       OptionalAttr<I64Attr>:$workspace_bytes, OptionalAttr<I64Attr>:$exchange_bytes, UnitAttr:$sampling);
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = "$sym_name attr-dict-with-keyword $body";
   let hasVerifier = 1;
@@ -56,6 +58,13 @@ def MLA_WorkspaceOp : MLA_Op<"workspace", [MemoryEffects<[MemAlloc]>]> {
   let results = (outs MLA_Buffer:$result);
   let assemblyFormat = "(`at` $offset^)? (`of` $value^)? attr-dict `:` type($result)";
   let hasVerifier = 1;
+}
+
+def MLA_PeersOp : MLA_Op<"peers", []> {
+  let summary = "The exchange memory of all ranks, for kernels that exchange";
+  let arguments = (ins);
+  let results = (outs AnyTypeOf<[MLA_Peers]>:$result);
+  let assemblyFormat = "attr-dict `:` type($result)";
 }
 
 def MLA_LaunchOp : MLA_Op<"launch", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {

@@ -19,33 +19,32 @@ def MLA_WeightOp : MLA_Op<"weight", [Symbol]> {
     where the number of the tensor stands. The quantized formats have scales in
     tensors of their own: fp8_block and int4_g32 one, nvfp4 one for the blocks
     and one for the matrix, of which the checkpoint may hold the reciprocal
-    (`reciprocal_global`). With `slice` the weight is a part of its tensor, or
-    the same part of each tensor of a stack: what one of several ranks has of
-    it. The type is then that of the part.
+    (`reciprocal_global`). With `shard` the weight is what each of several ranks
+    has of its tensors, and the type is that of a part.
 
     - C1: `tensor` and each of `scales` contain `{}` exactly once if the type
       has rank 3, else never.
     - C2: there are as many `scales` as the format has.
     - C3: `reciprocal_global` is only given in the format nvfp4.
-    - C4: the runs of `slice` do not overlap and lie inside of its `rows`, and
-      no number in it is beyond 2^31.
-    - C5: a matrix of the type (a vector is one row) has as many rows as `slice`
-      takes, and its columns lie inside of the slice's `columns`.
-    - C6: `slice` cuts no group of scales: in fp8_block, nvfp4 and int4_g32 the
-      columns are whole groups, and in fp8_block each run of rows is; the last
-      group of the tensor may be short.
+    - C4: `shard` is of as many dimensions as the type, divides each once at the
+      most, into at least 2 parts, and no number in it is beyond 2^31.
+    - C5: a dimension that `shard` does not divide is that of its whole, and the
+      parts of one that it does divide make up the whole.
+    - C6: `shard` cuts no group of scales: in nvfp4 and int4_g32 the columns of a
+      part are whole groups; in fp8_block rows and columns of a part that is not
+      all are, or a divisor of a group, so that a part has a copy of its scale.
 
     Example:
     ```mlir
     mla.weight @layers.1.experts.gate_proj : !mla.weight<8x128x256xbf16> from "model.layers.1.mlp.experts.{}.gate_proj.weight"
     mla.weight @layers.0.o_proj : !mla.weight<256x128xfp8_block> from "model.layers.0.self_attn.o_proj.weight" scales ["model.layers.0.self_attn.o_proj.weight_scale_inv"]
-    mla.weight @layers.0.mlp.down_proj : !mla.weight<256x64xbf16> from "model.layers.0.mlp.down_proj.weight" slice <rows = 256, columns = 128, first_column = 64, block_rows = 256>
+    mla.weight @layers.0.mlp.down_proj : !mla.weight<256x64xbf16> from "model.layers.0.mlp.down_proj.weight" shard <[256, 128] dim 1 in 2>
     ```
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, TypeAttrOf<MLA_Weight>:$type, StrAttr:$tensor,
                        OptionalAttr<StrArrayAttr>:$scales, UnitAttr:$reciprocal_global,
-                       OptionalAttr<MLA_SliceAttr>:$slice);
-  let assemblyFormat = "$sym_name `:` $type `from` $tensor (`scales` $scales^)? (`slice` $slice^)? attr-dict";
+                       OptionalAttr<MLA_ShardAttr>:$shard);
+  let assemblyFormat = "$sym_name `:` $type `from` $tensor (`scales` $scales^)? (`shard` $shard^)? attr-dict";
   let hasVerifier = 1;
 }
 
@@ -64,14 +63,17 @@ def MLA_GetWeightOp : MLA_Op<"get_weight", [Pure, DeclareOpInterfaceMethods<Symb
 def MLA_EmbeddingOp : MLA_Op<"embedding", [Pure]> {
   let summary = "Looks up a row for each token id";
   let description = [{
-    `result[t] = f32(table[ids[t]])`.
+    `result[t] = f32(table[ids[t]])`. With `ranks` the table is the rank's part of
+    the vocabulary, and ids of other ranks' parts have rows of zeros, so that the sum
+    over the ranks is the embedding.
 
     - C1: `table` has rank 2.
     - C2: a row of the result has as many values as a row of `table`.
+    - C3: `ranks` is at least 2.
 
     Lowers to: host `embedding`.
   }];
-  let arguments = (ins MLA_Ids:$ids, MLA_Weight:$table);
+  let arguments = (ins MLA_Ids:$ids, MLA_Weight:$table, OptionalAttr<I64Attr>:$ranks);
   let results = (outs MLA_Rows:$result);
   let assemblyFormat = "$ids `,` $table attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;

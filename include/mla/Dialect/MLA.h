@@ -30,9 +30,9 @@ inline int64_t rowWidth(mlir::Value rows) {
   return llvm::cast<mlir::RankedTensorType>(rows.getType()).getDimSize(1);
 }
 
-/// Attributes (i64) of a module that is one rank's share of a model: how many
-/// ranks there are, and which one it is. A whole model has neither.
-constexpr llvm::StringLiteral ranksAttr = "mla.ranks", rankAttr = "mla.rank";
+/// Attributes of a module that several ranks run together: how many (i64), and how
+/// the model is divided, for people (a string). A module for one rank has neither.
+constexpr llvm::StringLiteral ranksAttr = "mla.ranks", layoutAttr = "mla.layout";
 /// Most ranks that a model is shared among.
 constexpr int64_t maxRanks = 1024;
 } // namespace mla
@@ -53,8 +53,13 @@ std::string originOf(mlir::Operation *op);
 /// different targets can be compared: origin, op, number of the result, and from
 /// the second on which of those with this name it is.
 llvm::DenseMap<mlir::Value, std::string> nameValues(mlir::Block &block);
-/// An error unless the step returns the logits of a head, which go to their port,
-/// perhaps gathered, nothing else is gathered, and nothing else reads them.
+/// The location of an op whose results take the place of `replaced`, one by one:
+/// nameValues() gives them the names of those. `parts` are ops that it replaces
+/// beside those of `replaced`, the first of which gives it its own name.
+mlir::Location replacingLoc(llvm::ArrayRef<mlir::Operation *> parts,
+                            mlir::ValueRange replaced);
+/// An error unless the step returns the logits of a head, perhaps gathered, which
+/// go to their port.
 llvm::LogicalResult checkLogits(mlir::func::FuncOp step);
 } // namespace mla
 

@@ -116,6 +116,14 @@ def MLA_BufferType : MLA_Type<"Buffer", "buffer"> {
   let genVerifyDecl = 1;
 }
 
+def MLA_PeersType : MLA_Type<"Peers", "peers"> {
+  let summary = "The exchange memory of all ranks";
+  let description = [{
+    What a kernel receives that exchanges data with other ranks: the table of
+    include/mla/Plan/Peers.h.
+  }];
+}
+
 //===----------------------------------------------------------------------===//
 // Attributes
 //===----------------------------------------------------------------------===//
@@ -178,30 +186,34 @@ def MLA_ViewAttr : AttrDef<MLA_Dialect, "View"> {
   let assemblyFormat = "`<` struct(params) `>`";
 }
 
-def MLA_SliceAttr : AttrDef<MLA_Dialect, "Slice"> {
-  let mnemonic = "slice";
-  let summary = "Which part of a checkpoint's matrix a rank has";
+def MLA_ShardAttr : AttrDef<MLA_Dialect, "Shard"> {
+  let mnemonic = "shard";
+  let summary = "What each of several ranks has of a checkpoint's tensors";
   let description = [{
-    `rows` and `columns` are those of the checkpoint's tensor, of each tensor of
-    a stack; a vector is a matrix of one row. Taken are `blocks` runs of
-    `block_rows` rows, the first at `first_row`, each `row_stride` below the one
-    before, and of these the columns from `first_column` on, as many as the
-    weight's type has. The plan has the same structure (`plan::Slice`).
+    `whole` is the shape of the weight in the checkpoint: [tensors of a stack,]
+    rows, columns; or the length of a vector. Dimension `dims[i]` is divided into
+    `counts[i]` parts, each as large as the weight's type says. Rank r has the part
+    (r / strides[i]) % counts[i]. The last parts may reach beyond the whole, or lie
+    beyond it: what is not there is zero. The plan has the same structure
+    (`plan::Shard`).
 
-    Rank 3 of 8, an eighth of the rows of one matrix and of the columns of another:
+    An eighth of the rows of a matrix; two groups of four ranks that have half of
+    the experts, of which each rank has a quarter of the rows:
     ```mlir
-    #mla.slice<rows = 2048, columns = 7168, first_row = 768, block_rows = 256>
-    #mla.slice<rows = 7168, columns = 2048, first_column = 768, block_rows = 7168>
+    #mla.shard<[2048, 7168] dim 0 in 8>
+    #mla.shard<[384, 2048, 7168] dim 0 in 2 by 4, dim 1 in 4>
     ```
   }];
   let parameters = (ins
-    "int64_t":$rows, "int64_t":$columns,
-    DefaultValuedParameter<"int64_t", "0">:$first_row,
-    DefaultValuedParameter<"int64_t", "0">:$first_column,
-    DefaultValuedParameter<"int64_t", "1">:$blocks,
-    "int64_t":$block_rows,
-    DefaultValuedParameter<"int64_t", "0">:$row_stride);
-  let assemblyFormat = "`<` struct(params) `>`";
+    ArrayRefParameter<"int64_t">:$whole, ArrayRefParameter<"int64_t">:$dims,
+    ArrayRefParameter<"int64_t">:$counts, ArrayRefParameter<"int64_t">:$strides);
+  let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    /// Parts of dimension `dim`: 1 if it is not divided.
+    int64_t countOf(int64_t dim) const;
+    /// Ranks in a row that have the same part of it: 1 if it is not divided.
+    int64_t strideOf(int64_t dim) const;
+  }];
 }
 
 //===----------------------------------------------------------------------===//
@@ -211,6 +223,7 @@ def MLA_SliceAttr : AttrDef<MLA_Dialect, "Slice"> {
 def MLA_Weight : DialectType<MLA_Dialect, CPred<"::llvm::isa<::mla::WeightType>($_self)">, "weight">;
 def MLA_Cache : DialectType<MLA_Dialect, CPred<"::llvm::isa<::mla::CacheType>($_self)">, "cache">;
 def MLA_Batch : DialectType<MLA_Dialect, CPred<"::llvm::isa<::mla::BatchType>($_self)">, "batch">;
+def MLA_Peers : DialectType<MLA_Dialect, CPred<"::llvm::isa<::mla::PeersType>($_self)">, "peers">;
 def MLA_Buffer : DialectType<MLA_Dialect, CPred<"::llvm::isa<::mla::BufferType>($_self)">, "buffer">;
 
 class MLA_RowsOf<Type element, string cond, string desc> : Type<And<[

@@ -25,7 +25,7 @@ class OpPassManager;
 namespace mla {
 
 /// In the order in which they run.
-enum class Stage { Import, Fuse, Distribute, Select, Lower, Emit };
+enum class Stage { Import, Fuse, Distribute, Collectives, Select, Lower, Emit };
 
 struct StageInfo {
   Stage stage;
@@ -37,6 +37,15 @@ llvm::ArrayRef<StageInfo> stages();
 std::optional<Stage> parseStage(llvm::StringRef name);
 llvm::StringRef stageName(Stage stage);
 
+/// How several ranks divide a model, beside heads and inner columns.
+struct RankLayout {
+  /// Groups of ranks that have experts of their own; the ranks of a group divide
+  /// the inner columns of each. 1: tensor parallel; as many as ranks: expert parallel.
+  int64_t expertGroups = 1;
+  bool shardDown = false;   ///< the projections to latents, q_a and kv_a
+  bool shardRouter = false; ///< the routers
+};
+
 /// What the stages need to know beside the module.
 struct PipelineOptions {
   /// An architecture, a shipped machine, or a machine's file.
@@ -45,8 +54,9 @@ struct PipelineOptions {
   std::vector<std::string> lower;
   bool fp4Activations = false; ///< 4 bits, where nvfp4 weights allow it
   bool fuse = true; ///< false: the plain graph goes on as it is, to compare
-  /// The model is compiled for rank `rank` of `ranks`.
-  int64_t ranks = 1, rank = 0;
+  /// Run the model together, divided so.
+  int64_t ranks = 1;
+  RankLayout layout;
   /// Collectives exchange nothing: one rank is measured alone.
   bool localCollectives = false;
   /// Of the latent caches; with fp8_e4m3 one scale a layer, or one for all.
@@ -66,6 +76,7 @@ void buildImportPipeline(mlir::OpPassManager &pm);
 void buildFusePipeline(mlir::OpPassManager &pm, const PipelineOptions &options);
 void buildDistributePipeline(mlir::OpPassManager &pm,
                              const PipelineOptions &options);
+void buildCollectivesPipeline(mlir::OpPassManager &pm);
 void buildSelectPipeline(mlir::OpPassManager &pm,
                          const PipelineOptions &options);
 void buildLowerPipeline(mlir::OpPassManager &pm,

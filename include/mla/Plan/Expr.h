@@ -8,6 +8,7 @@
 //   outputs    rows of logits asked for
 //   pages      columns of the page table (the most pages a sequence has)
 //   capacity   pages of the whole cache, fixed when the plan is loaded
+//   rank       from 0 on, which of the plan's ranks runs, likewise
 //
 // Syntax: integers, symbols, + - * ceildiv(a, b) min(a, b) max(a, b), and
 // parentheses; "min(tokens * 8, 384) * 16". An integer may be negative ("-1").
@@ -27,8 +28,8 @@
 
 namespace mla::plan {
 
-enum class Symbol { Tokens, Sequences, Outputs, Pages, Capacity };
-constexpr size_t symbolCount = 5;
+enum class Symbol { Tokens, Sequences, Outputs, Pages, Capacity, Rank };
+constexpr size_t symbolCount = 6;
 std::string_view symbolName(Symbol symbol);
 
 /// The value of every symbol in one step.

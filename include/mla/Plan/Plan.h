@@ -23,8 +23,8 @@ namespace mla::plan {
 
 /// Version of the format. A reader takes plans of its own major version whose
 /// minor version is not above its own.
-constexpr int64_t formatMajor = 1;
-constexpr int64_t formatMinor = 3;
+constexpr int64_t formatMajor = 2;
+constexpr int64_t formatMinor = 0;
 
 /// Version of the calling convention of host kernels:
 ///   void kernel(const uint64_t *args, int64_t begin, int64_t end)
@@ -65,16 +65,20 @@ struct Model {
   std::vector<int64_t> eosTokens;
 };
 
-/// Which part of the model the plan computes: all of it, or a rank's share.
-struct Share {
+/// The ranks that run the model together. All have the same programs and kernels;
+/// a rank differs from the others in its parts of the weights (Weight::shard) and
+/// in the value of the symbol `rank`.
+struct Ranks {
   enum class Collectives {
-    Exchange, ///< rows are exchanged with the other ranks
-    Local     ///< nothing is: only the time that it takes means something
+    Exchange, ///< data are exchanged between the ranks
+    Local     ///< nothing is: only the time that a rank takes means something
   };
-  int64_t ranks = 1, rank = 0;
+  int64_t count = 1;
   Collectives collectives = Collectives::Exchange;
+  /// How the model is divided, for people: "attention tp8, experts tp4xep2".
+  std::string layout;
 
-  bool isWhole() const { return ranks == 1; }
+  bool isOne() const { return count == 1; }
 };
 
 /// Where weight bytes come from.
@@ -117,8 +121,28 @@ enum class Layout {
   Packed      ///< one buffer of matrices as quant::pack() makes them
 };
 
+/// What each of the ranks has of a weight: in every dimension the part
+/// [index * part, (index + 1) * part), index counting from 0. What lies beyond the
+/// whole is zero, so that sizes need not divide: 4 heads among 3 ranks are 2, 2
+/// and none.
+struct Shard {
+  struct Split {
+    int64_t dim = 0;    ///< of `whole`
+    int64_t count = 1;  ///< of parts
+    int64_t stride = 1; ///< ranks in a row that have the same part
+  };
+  std::vector<int64_t> whole; ///< shape of the checkpoint's tensors: [tensors,]
+                              ///< rows, columns
+  std::vector<int64_t> part;  ///< shape of what a rank has
+  std::vector<Split> splits;  ///< at most one for a dimension
+
+  /// Where the part of `rank` begins in dimension `dim`.
+  int64_t first(int64_t dim, int64_t rank) const;
+};
+
 /// Which part of a checkpoint matrix a weight's matrix [R, C] is, for layouts
-/// that are made when the plan is loaded. A vector is a matrix of one row.
+/// that are made when the plan is loaded. A vector is a matrix of one row. With a
+/// shard, "the checkpoint's tensor" is the rank's part of it.
 ///
 /// `blocks` runs of `blockRows` rows, the first at `firstRow`, each `rowStride`
 /// below the one before, are taken from `firstColumn` on. Not transposed,
@@ -150,6 +174,9 @@ struct Weight {
   /// what is in device memory: slice.format, or bf16 or f32, to which any other
   /// is converted at load (as it must be to be transposed, if it has scales).
   Slice slice = {};
+  /// With several ranks: `shape`, with Layout::Checkpoint, is then that of the part,
+  /// and `sources` are those of the whole.
+  std::optional<Shard> shard = {};
 
   /// Whether a kernel receives a table of addresses: of all parts of the first
   /// tensor, then of the next.
@@ -164,6 +191,9 @@ struct Weight {
   /// (without that which counts tensors) rows.
   int64_t matrixRows() const;
   int64_t matrixColumns() const;
+  /// The shape of one of the checkpoint's tensors as a matrix.
+  int64_t storedRows() const;
+  int64_t storedColumns() const;
   /// What one tensor of the checkpoint consists of.
   std::vector<StoragePart> parts() const;
   /// Bytes in device memory, of all tensors; of a weight that verify() accepts.
@@ -221,25 +251,48 @@ std::optional<Access> portAccess(Port port, bool sampling);
 
 /// One parameter of a kernel, checked against what a launch passes.
 struct Parameter {
-  enum class Kind { Buffer, Table, Scalar };
+  enum class Kind { Buffer, Table, Scalar, Peers };
   Kind kind = Kind::Buffer;
   Format format = Format::F32;  ///< Buffer, Table
   Access access = Access::Read; ///< Buffer
 };
+
+/// What N ranks exchange. x and y are row-major matrices of f32 with `rows` rows;
+/// x[r] is row r. Parameters, for each of them: (read f32 x, write f32 y, scalar rows,
+/// scalar columns of x, scalar columns of y), in a grid of 1.
+enum class Collective {
+  None,
+  /// y = sum of x over the ranks, added in the order of the ranks; equal columns.
+  AllReduce,
+  /// y[r] = [x[r] of rank 0 | x[r] of rank 1 | ...], as far as y has columns.
+  AllGather,
+  /// y[r] = part `rank` of the columns of that sum, each as wide as y; what lies
+  /// beyond the columns of x is zero.
+  ReduceScatter,
+  /// y[r] = [part `rank` of x[r] of rank 0 | of x[r] of rank 1 | ...]; N divides the
+  /// columns, of which x and y have as many.
+  AllToAll
+};
+constexpr size_t collectiveCount = 5;
+std::string_view collectiveName(Collective collective);
 
 struct Kernel {
   std::string name; ///< symbol in the library
   std::vector<Parameter> parameters;
   int64_t threads = 0;     ///< of a block; 0 on the host
   int64_t sharedBytes = 0; ///< dynamic shared memory of a block
+  /// Not None: no kernel of the library; the runtime's collectives do it.
+  Collective collective = Collective::None;
 };
 
 /// What a launch passes for one parameter.
 struct WeightRef { uint32_t index; };
 struct CacheRef { uint32_t index; };
 struct WorkspaceRef { uint32_t index; };
+/// The table of the ranks' exchange memory (mla/Plan/Peers.h).
+struct PeersRef {};
 struct Argument {
-  std::variant<WeightRef, CacheRef, WorkspaceRef, Port, Expr> value;
+  std::variant<WeightRef, CacheRef, WorkspaceRef, PeersRef, Port, Expr> value;
 };
 
 /// Runs work items (blocks, on a GPU) 0 <= i < grid of a kernel. A launch begins
@@ -269,7 +322,7 @@ struct Plan {
   std::string producer; ///< "mla 0.1.0"
   Target target;
   Model model;
-  Share share;
+  Ranks ranks;
   Checkpoint checkpoint;
   std::string library; ///< file name of the kernels, inside the plan's folder
   uint64_t libraryHash = 0; ///< FNV-1a 64 of its bytes
@@ -288,6 +341,8 @@ struct Plan {
   /// In it `tokens` is `outputs`, and `sequences` and `pages` are 1. Without it
   /// the host chooses.
   std::optional<Program> sampling;
+  /// Device memory of each rank that other ranks' kernels reach; 0 if none do.
+  uint64_t exchangeBytes = 0;
   int64_t maxPages = 0; ///< bound of the symbol `pages`: pages of the longest
                         ///< sequence
 };
@@ -296,6 +351,15 @@ struct Plan {
 /// formats that need scales beside them, which only weights have.
 Result<uint64_t> bufferBytes(Format format, const std::vector<Expr> &shape,
                              const SymbolValues &symbols);
+
+/// The plan as rank `rank` (from 0 to below the plan's number of ranks) loads it: no
+/// weight has a shard. Instead its slice says what is cut from the checkpoint's
+/// tensors, also with Layout::Checkpoint (then blocks is 1 and the columns are
+/// those of `shape`); rows and columns of a slice may lie beyond the tensor's and
+/// are zero there. `sources` are those of the rank's tensors; one without a name
+/// stands for a tensor of zeros. `plan` must have passed verify(); the result
+/// is not to be verified or written.
+Plan localized(const Plan &plan, int64_t rank);
 
 /// The symbol values at the bounds of `program`. `capacity` has no bound in a
 /// program; here it is enough pages for every sequence at its longest.

@@ -188,7 +188,7 @@ bool isTensorLevelOp(mlir::Operation *op);
 /// Weights in f32, bf16 or f16: elements that stand alone.
 std::optional<Refusal> needsPlainWeights(mlir::Operation *op,
                                          const LoweringSite &site);
-/// A collective that exchanges nothing: ranks do not exchange rows yet.
+/// A collective that exchanges nothing.
 std::optional<Refusal> needsLocalCollective(mlir::Operation *op,
                                             const LoweringSite &site);
 /// A kernel whose blocks take so much shared memory.

@@ -146,23 +146,32 @@ def VerifyFusedPass : Pass<"mla-verify-fused", "::mlir::ModuleOp"> {
 //===----------------------------------------------------------------------===//
 
 def DistributePass : Pass<"mla-distribute", "::mlir::ModuleOp"> {
-  let summary = "Makes the graph that one of several ranks runs";
+  let summary = "Makes the graph that several ranks run together";
   let description = [{
-    Tensor parallelism over the fused graph. A chain of ops that is wide in its
-    middle is cut there: a rank has some of the rows of the first matrices, the
-    same columns of the last one, and computes a summand of the chain's result,
-    which one `mla.all_reduce` adds up.
+    Tensor and expert parallelism over the fused graph. A chain of ops that is wide
+    in its middle is cut there: a rank has some of the rows of the first matrices, the
+    same columns of the last one, and computes a summand of the chain's result, which
+    one `mla.all_reduce` adds up. All ranks run the same graph; what differs are
+    the parts of the weights that they have (`#mla.shard`).
 
     | chain | a rank has |
     | --- | --- |
-    | q_b or q_proj, `absorb_query`, `latent_attention`, `expand_value`, o_proj | heads / ranks: rows of q and kv_b, columns of o_proj |
-    | `gated_linear`, down | inner columns / ranks: rows of gate and up, columns of down |
-    | `moe`, `experts` | the same of every expert, and of the shared expert |
-    | `lm_head` | rows of the vocabulary, joined by `mla.all_gather` |
+    | q_b or q_proj, `absorb_query`, `latent_attention`, `expand_value`, o_proj | some heads: rows of q and kv_b, columns of o_proj |
+    | `gated_linear`, down | some inner columns: rows of gate and up, columns of down |
+    | `moe`, `experts` | some experts, whole or some of their inner columns; of the shared expert some inner columns |
+    | `embedding` | some of the vocabulary; rows of zeros for the rest |
+    | `lm_head` | some of the vocabulary, joined by `mla.all_gather` |
 
-    Every rank has all of the rest: embedding, norms, q_a, kv_a, routers,
-    indexers, and the caches of latents and of indexer keys. So attention needs
-    no exchange of its own, and each rank routes tokens alike.
+    With `expert-groups` = E > 1 the ranks are E groups of neighbours; a group has
+    its own experts, and its ranks divide the inner columns of each (tensor
+    parallel; E = ranks: whole experts on each rank). Every rank routes all tokens
+    alike, and experts of other groups count for nothing in its summand.
+
+    Every rank has all of the rest: norms, caches, indexers, and, unless the options
+    say otherwise, the projections to latents (q_a, kv_a) and the routers. With
+    `shard-down` a rank has some of the rows of these projections, and one
+    `mla.all_gather` joins what comes out; with `shard-router` the same of routers.
+    It costs an exchange and saves the reading of the other ranks' rows.
 
     Before:
     ```mlir
@@ -173,12 +182,12 @@ def DistributePass : Pass<"mla-distribute", "::mlir::ModuleOp"> {
     %s = mla.gated_linear %x, %gate, %up : (...) -> tensor<?x128xf32>
     %y = mla.linear %s, %down : (...) -> tensor<?x64xf32>
     ```
-    After, for rank 1 of 2:
+    After, with ranks=2:
     ```mlir
-    module attributes {mla.rank = 1 : i64, mla.ranks = 2 : i64}
-    mla.weight @gate : !mla.weight<64x64xbf16> from "gate" slice <rows = 128, columns = 64, first_row = 64, block_rows = 64>
-    mla.weight @up : !mla.weight<64x64xbf16> from "up" slice <rows = 128, columns = 64, first_row = 64, block_rows = 64>
-    mla.weight @down : !mla.weight<64x64xbf16> from "down" slice <rows = 64, columns = 128, first_column = 64, block_rows = 64>
+    module attributes {mla.ranks = 2 : i64, mla.layout = "..."}
+    mla.weight @gate : !mla.weight<64x64xbf16> from "gate" shard <[128, 64] dim 0 in 2>
+    mla.weight @up : !mla.weight<64x64xbf16> from "up" shard <[128, 64] dim 0 in 2>
+    mla.weight @down : !mla.weight<64x64xbf16> from "down" shard <[64, 128] dim 1 in 2>
     ...
     %s = mla.gated_linear %x, %gate, %up : (...) -> tensor<?x64xf32>
     %y = mla.linear %s, %down : (...) -> tensor<?x64xf32>
@@ -186,26 +195,35 @@ def DistributePass : Pass<"mla-distribute", "::mlir::ModuleOp"> {
     ```
     Where two sums are added, as those of experts and of a shared expert that
     stayed outside, the summands are added first and one collective is left. A
-    weight with other users, as a head that is tied to the embedding, stays
-    whole for them, and the part is a declaration of its own, `@name.part`.
+    weight with other users stays whole for them, and the part is a declaration of
+    its own, `@name.part`.
 
-    An error, before anything changes, if heads, rows or columns do not divide
-    by the ranks, or not in whole groups of scales; it says which numbers of
-    ranks do. Leaves alone, with a remark that says why, a chain whose values
-    have other users, whose weights are not declared, or that is not fused: each
-    rank then computes all of it. With one rank nothing changes.
+    Nothing need divide. A part is as large as the largest, the others are padded
+    with zeros, and a remark says so: 4 heads among 3 ranks are 2, 2 and none. Parts
+    of a quantized weight are whole groups of scales, or in fp8_block a divisor of
+    one, so that a part carries a copy of its scale; heads and columns are added until
+    that holds. An error, before anything changes, if there are fewer experts than
+    groups of ranks; it says which numbers there can be. Leaves alone, with a remark
+    that says why, a chain whose values have other users, whose weights are not
+    declared, or that is not fused: each rank then computes all of it. With one rank
+    nothing changes.
   }];
   let options = [
     Option<"ranks", "ranks", "int64_t", "1", "Number of ranks">,
-    Option<"rank", "rank", "int64_t", "0", "Whose graph is made">,
+    Option<"expertGroups", "expert-groups", "int64_t", "1", "Groups of ranks that have experts of their own">,
+    Option<"shardDown", "shard-down", "bool", "false", "Divide the projections to latents">,
+    Option<"shardRouter", "shard-router", "bool", "false", "Divide the routers">,
     Option<"local", "local", "bool", "false", "Collectives exchange nothing, for measuring one rank alone">
   ];
   let statistics = [
     Statistic<"numAttentions", "attentions-shared", "Attentions whose heads are shared">,
     Statistic<"numMLPs", "mlps-shared", "MLPs whose inner columns are shared">,
-    Statistic<"numExperts", "experts-shared", "Layers of experts whose inner columns are shared">,
+    Statistic<"numExperts", "experts-shared", "Layers of experts that are shared">,
+    Statistic<"numDowns", "projections-shared", "Projections to latents that are shared">,
+    Statistic<"numRouters", "routers-shared", "Routers that are shared">,
     Statistic<"numReductions", "reductions", "Sums over the ranks">,
     Statistic<"numGathers", "gathers", "Rows joined from the ranks">,
+    Statistic<"numUneven", "uneven", "Kinds of divisions that leave ranks with less">,
     Statistic<"numKept", "chains-kept", "Chains that every rank computes">
   ];
 }
@@ -221,11 +239,111 @@ def VerifyDistributedPass : Pass<"mla-verify-distributed", "::mlir::ModuleOp"> {
       of which it has others,
     - an `mla.moe` of which only some weights are parts,
     - a collective of what is whole already, or of another number of ranks than
-      the module's, or whose columns are not those of the module's rank,
+      the module's,
+    - experts of other groups of ranks than their op says,
     - two sums that are only added, where one collective would do.
 
     A module without `mla.ranks` has no collective and only whole values.
     Changes nothing.
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// Collectives
+//===----------------------------------------------------------------------===//
+
+def FuseCollectivesPass : Pass<"mla-fuse-collectives", "::mlir::ModuleOp"> {
+  let summary = "Fuses sums over the ranks with what follows, and overlaps exchanges";
+  let description = [{
+    **Fusion.** A `mla.all_reduce`, the `mla.add` of a residual if there is one, and
+    a `mla.rms_norm` of the sum become one op. Other users of the sum, as the next
+    residual `mla.add`, read its first result.
+
+    Before:
+    ```mlir
+    %r = mla.all_reduce %x {ranks = 8 : i64} : tensor<?x64xf32>
+    %h = mla.add %h0, %r : tensor<?x64xf32>
+    %n = mla.rms_norm %h, %w {eps = 1.0e-6 : f64} : ...
+    ```
+    After:
+    ```mlir
+    %h, %n = mla.all_reduce_rms_norm %x, %w residual %h0 {eps = 1.0e-6 : f64, ranks = 8 : i64} : ...
+    ```
+    Left as it is, with a remark that says why: a sum that no norm reads, neither
+    itself nor with a residual, and one with a residual that others read without it.
+
+    **Shared experts.** A `mla.moe` whose logits are gathered from the ranks waits
+    for them with all it does. Its shared expert, which does not need them, comes
+    out of it, and the summands are added before the reduction:
+    ```mlir
+    %l = mla.all_gather %p {ranks = 8 : i64} : ...
+    %y = mla.moe %x logits %l experts %g, %u, %d shared %sg, %su, %sd routing <...> : ...
+    ```
+    becomes
+    ```mlir
+    %l = mla.all_gather %p {ranks = 8 : i64} : ...
+    %s = mla.gated_linear %x, %sg, %su : ...
+    %t = mla.linear %s, %sd : ...
+    %m = mla.moe %x logits %l experts %g, %u, %d routing <...> : ...
+    %y = mla.add %m, %t : ...
+    ```
+
+    **Overlap.** The ops of a function are put in order anew, by a stable list
+    schedule. Of the ops that have all they need it takes the first, in the old
+    order, of the first of these kinds that has one:
+
+    1. collectives,
+    2. what the next collective needs and no collective on its way feeds,
+    3. other ops that no collective on its way feeds,
+    4. ops that need a collective that is on its way.
+
+    A collective is on its way until an op that reads it is taken. So collectives
+    come directly behind the last op that they need, independent ops come between a
+    collective and its first user, and otherwise the order stays. What has to stay
+    before what: operands, the write of a cache before its reads, reads before the
+    next write. Different caches share no memory. `mla.get_weight` and
+    `mla.get_cache` follow their users.
+
+    Before:
+    ```mlir
+    %c = mla.rotary_embedding %batch {...} : ...
+    %e = mla.embedding %ids, %t {ranks = 8 : i64} : ...
+    %h, %n = mla.all_reduce_rms_norm %e, %w {...} : ...
+    %q = mla.linear %n, %wq : ...
+    ```
+    After:
+    ```mlir
+    %e = mla.embedding %ids, %t {ranks = 8 : i64} : ...
+    %h, %n = mla.all_reduce_rms_norm %e, %w {...} : ...
+    %c = mla.rotary_embedding %batch {...} : ...
+    %q = mla.linear %n, %wq : ...
+    ```
+    Then `mla.all_gather`s of the same ranks that stand side by side become one, if
+    none gathers what the other made. Those of logits have other rows and stay.
+
+    Collectives with `local` exchange nothing and are left alone, and so is a module
+    without collectives.
+  }];
+  let dependentDialects = ["::mla::MLADialect"];
+  let statistics = [
+    Statistic<"numFused", "fused", "Sums over the ranks fused with a norm">,
+    Statistic<"numKept", "kept", "Sums over the ranks left alone">,
+    Statistic<"numJoined", "joined", "Gathers that became part of another">,
+    Statistic<"numTakenOut", "shared-taken-out", "Shared experts taken out of their op">,
+    Statistic<"numMoved", "moved", "Ops that came to stand between a collective and its first user">
+  ];
+}
+
+def VerifyCollectivesPass : Pass<"mla-verify-collectives", "::mlir::ModuleOp"> {
+  let summary = "Checks that nothing is left that mla-fuse-collectives claims to do";
+  let description = [{
+    An error is
+    - a `mla.all_reduce` whose sum, with a residual or without, is normed,
+    - two `mla.all_gather`s side by side that could be one,
+    - a `mla.moe` with a shared expert whose logits are gathered,
+    - a collective directly behind an op that it does not need.
+
+    Collectives with `local` are not looked at. Changes nothing.
   }];
 }
 

@@ -90,8 +90,7 @@ private:
 } // namespace
 
 /// How `view` lies in memory, and which part of the weight it is.
-static void applyView(ViewAttr view, WeightOp weight, WeightType type,
-                      plan::Weight &out) {
+static void applyView(ViewAttr view, WeightType type, plan::Weight &out) {
   unsigned rank = type.getRank();
   out.layout = view.getLayout() == ViewLayout::Packed ? plan::Layout::Packed
                                                       : plan::Layout::Rows;
@@ -105,15 +104,6 @@ static void applyView(ViewAttr view, WeightOp weight, WeightType type,
   slice.blockRows = view.getBlockRows();
   slice.rowStride = view.getStride();
   slice.transposed = view.getTransposed();
-  // What a rank has of the tensor is one run of its rows or columns (a view of
-  // runs within runs is never made).
-  if (auto part = weight.getSlice()) {
-    assert(part->getBlocks() == 1 && "a rank's part is one run of rows");
-    slice.rows = part->getRows();
-    slice.columns = part->getColumns();
-    slice.firstRow += part->getFirstRow();
-    slice.firstColumn = part->getFirstColumn();
-  }
   if (rank == 1)
     return;
   int64_t columns = type.getDim(rank - 1);
@@ -126,11 +116,6 @@ static void applyView(ViewAttr view, WeightOp weight, WeightType type,
 llvm::Expected<uint32_t> PlanBuilder::addWeight(WeightOp weight,
                                                 ViewAttr view) {
   auto type = cast<WeightType>(weight.getType());
-  // A synthetic part is made like a whole tensor of its size.
-  if (weight.getSlice() && !view &&
-      options.weights == plan::Checkpoint::Kind::Safetensors)
-    return makeError("the weight " + weight.getSymName() +
-                     " is a part of its tensor; the host reads whole ones");
   plan::Weight out;
   out.name = weight.getSymName().str();
   if (int before = weightNames[out.name]++)
@@ -140,7 +125,17 @@ llvm::Expected<uint32_t> PlanBuilder::addWeight(WeightOp weight,
   out.stacked = type.getRank() == 3;
   int64_t count = out.stacked ? type.getDim(0) : 1;
   if (view)
-    applyView(view, weight, type, out);
+    applyView(view, type, out);
+  if (ShardAttr shard = weight.getShardAttr()) {
+    plan::Shard &to = out.shard.emplace();
+    to.whole.assign(shard.getWhole().begin(), shard.getWhole().end());
+    to.part.assign(type.getShape().begin(), type.getShape().end());
+    for (auto [dim, count, stride] : llvm::zip(
+             shard.getDims(), shard.getCounts(), shard.getStrides()))
+      to.splits.push_back({dim, count, stride});
+    if (out.stacked)
+      count = to.whole[0];
+  }
   if (llvm::Error error =
           addSources(weight.getTensor(), count, out.stacked, out.sources))
     return error;
@@ -203,6 +198,11 @@ llvm::Expected<uint32_t> PlanBuilder::kernelOf(LaunchOp launch) {
     auto value = function->getAttrOfType<IntegerAttr>(attribute);
     return value ? value.getInt() : 0;
   };
+  if (auto kind = function->getAttrOfType<StringAttr>("mla.collective"))
+    for (size_t i = 1; i < plan::collectiveCount; ++i)
+      if (auto c = static_cast<plan::Collective>(i);
+          kind.getValue() == StringRef(plan::collectiveName(c)))
+        kernel.collective = c;
   kernel.threads = number("mla.threads");
   kernel.sharedBytes = number("mla.shared");
   auto access = function->getAttrOfType<ArrayAttr>("mla.access");
@@ -219,6 +219,9 @@ llvm::Expected<uint32_t> PlanBuilder::kernelOf(LaunchOp launch) {
       p.format = plan.weights[*index].format;
       if (plan.weights[*index].isTable())
         p.kind = plan::Parameter::Kind::Table;
+    } else if (isa<PeersType>(operand.getType())) {
+      p = {};
+      p.kind = plan::Parameter::Kind::Peers;
     } else if (auto cache = dyn_cast<CacheType>(operand.getType())) {
       p.format = cache.getFormat();
     } else {
@@ -254,6 +257,8 @@ llvm::Error PlanBuilder::addLaunch(LaunchOp launch, plan::Program &program) {
       out.arguments.push_back({plan::WeightRef{*index}});
     } else if (auto cache = dyn_cast<GetCacheOp>(def)) {
       out.arguments.push_back({plan::CacheRef{cacheIndex.at(cache.getName())}});
+    } else if (isa<PeersOp>(def)) {
+      out.arguments.push_back({plan::PeersRef{}});
     } else if (auto port = dyn_cast<PortOp>(def)) {
       for (size_t i = 0; i < plan::portCount; ++i)
         if (port.getName() ==
@@ -291,6 +296,8 @@ llvm::Error PlanBuilder::addProgram(ProgramOp op) {
     return makeError("the program " + program.name +
                      " has no workspace plan; run mla-plan-memory");
   program.workspaceBytes = *bytes;
+  plan.exchangeBytes =
+      std::max<uint64_t>(plan.exchangeBytes, op.getExchangeBytes().value_or(0));
   for (auto workspace : op.getBody().front().getOps<WorkspaceOp>()) {
     auto type = cast<BufferType>(workspace.getResult().getType());
     plan::Workspace out;
@@ -337,7 +344,12 @@ llvm::Expected<plan::Plan> mla::buildPlan(ModuleOp module,
                 config.layers,           config.hiddenSize,
                 config.maxPositions,     config.bosToken,
                 config.eosTokens};
-  plan.share = options.share;
+  if (auto ranks = module->getAttrOfType<IntegerAttr>(ranksAttr)) {
+    plan.ranks = options.ranks;
+    plan.ranks.count = ranks.getInt();
+    if (auto layout = module->getAttrOfType<StringAttr>(layoutAttr))
+      plan.ranks.layout = layout.str();
+  }
   plan.checkpoint.kind = options.weights;
   plan.checkpoint.seed = options.seed;
   if (options.weights == plan::Checkpoint::Kind::Safetensors && checkpoint) {

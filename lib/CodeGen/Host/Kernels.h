@@ -10,6 +10,7 @@
 #define MLA_LIB_CODEGEN_HOST_KERNELS_H
 
 #include "mla/Dialect/MLA.h"
+#include "mla/Plan/Plan.h"
 #include "mla/Support/Format.h"
 #include "mlir/IR/BuiltinOps.h"
 
@@ -45,8 +46,9 @@ std::string gatedLinear(KernelSite site, MatrixShape gate, Format up);
 
 //===--- Rows --------------------------------------------------------------===//
 
-/// (ids i32, table, y); grid T.
-std::string embedding(KernelSite site, MatrixShape table);
+/// (ids i32, table, y); grid T. Of a part of the vocabulary also a scalar: the
+/// first id that is in it; others have rows of zeros.
+std::string embedding(KernelSite site, MatrixShape table, bool part);
 /// (x, weight, y); grid T.
 std::string rmsNorm(KernelSite site, int64_t width, Format weight, double eps);
 /// (x, weight, bias, y); grid T.
@@ -56,8 +58,11 @@ std::string layerNorm(KernelSite site, int64_t width, Format weight,
 std::string swiglu(KernelSite site, int64_t width);
 /// (a, b, y); grid T.
 std::string add(KernelSite site, int64_t width);
-/// (x, y): y has the row of x `copies` times; grid T.
-std::string repeat(KernelSite site, int64_t width, int64_t copies);
+/// (x, y): a row of y is that of x again and again, `all` values; grid T.
+std::string repeat(KernelSite site, int64_t width, int64_t all);
+/// What the runtime does for it (plan::Collective). (x, y), scalars: rows, columns of
+/// x, columns of y; grid 1.
+std::string collective(KernelSite site, plan::Collective kind);
 /// (x, y_0, y_1, ...); grid T.
 std::string split(KernelSite site, llvm::ArrayRef<int64_t> widths);
 
@@ -113,8 +118,10 @@ std::string route(KernelSite site, RoutingAttr routing, int64_t experts,
                   std::optional<Format> bias);
 /// Sorts the T * topk (token, choice) pairs by expert. (indices i32, order i32
 /// [pairs], active i32 [slots], offsets i32 [slots + 1], count i32 [1]), scalar
-/// T; grid 1. slots = min(pairs, experts).
-std::string moeGroup(KernelSite site, int64_t experts, int64_t topk);
+/// T; grid 1. slots = min(pairs, experts). Of a `part` of the experts also a scalar,
+/// the first of them: pairs of others are left out, and the kernels behind it count
+/// experts from there.
+std::string moeGroup(KernelSite site, int64_t experts, int64_t topk, bool part);
 /// h[p] = silu(gate x) * (up x) for pair p of the order. (x, order, active,
 /// offsets, count, gate table, up table, h); grid: slots * rowBlocks(gate).
 std::string moeGateUp(KernelSite site, MatrixShape gate, Format up,
@@ -123,9 +130,11 @@ std::string moeGateUp(KernelSite site, MatrixShape gate, Format up,
 /// grid: slots * rowBlocks(down).
 std::string moeDown(KernelSite site, MatrixShape down);
 /// out[t] = sum_j weights[t, j] * y[t * topk + j] (+ shared[t]). (y, weights,
-/// [shared,] out); grid T.
+/// [shared,] out); grid T. With `part` experts, of which the rank has them, not 0:
+/// also an operand indices i32 in front of out and a scalar, the first expert; what
+/// is of others is not read.
 std::string moeCombine(KernelSite site, int64_t width, int64_t topk,
-                       bool shared);
+                       bool shared, int64_t part);
 
 } // namespace mla::host
 

@@ -54,6 +54,11 @@ private:
   void lowerExperts(Operation *op, Value x, Value indices, Value weights,
                     Value gate, Value up, Value down, Value shared, Value out);
   void lowerMoE(MoEOp op);
+  void exchange(Operation *op, plan::Collective kind, StringRef count,
+                bool local, Value x, Value y);
+  void exchange(Operation *op, plan::Collective kind, StringRef count, Value x,
+                Value to, int64_t width);
+  void lowerSumAndNorm(AllReduceRMSNormOp op);
   /// Attention of either kind: `items` work items a token of the kernel for
   /// the cache's type and the width of the selection (0: none).
   template <typename Op>
@@ -86,6 +91,12 @@ void ProgramLowering::lowerExperts(Operation *op, Value x, Value indices,
                                    Value weights, Value gate, Value up,
                                    Value down, Value shared, Value out) {
   int64_t experts = weightType(gate).getDim(0);
+  // The first expert of the rank's group, if the ranks have different ones.
+  std::string first;
+  if (auto ranks = op->getAttrOfType<IntegerAttr>("group_ranks"))
+    first = "(ceildiv(rank + 1, " + std::to_string(ranks.getInt()) +
+            ") - 1) * " + std::to_string(experts);
+  bool part = !first.empty();
   auto topkText = cast<BufferType>(indices.getType()).getShape()[1].getValue();
   int64_t topk = std::stoll(topkText.str());
   host::MatrixShape gateShape = matrix(gate), downShape = matrix(down);
@@ -95,8 +106,13 @@ void ProgramLowering::lowerExperts(Operation *op, Value x, Value indices,
   Value active = workspace({slots}, Format::I32);
   Value offsets = workspace({slots + " + 1"}, Format::I32);
   Value count = workspace({"1"}, Format::I32);
-  launch(op, host::moeGroup(site(op), experts, topk), "1",
-         {indices, order, active, offsets, count}, {"tokens"});
+  SmallVector<StringRef> grouped{"tokens"}, combined;
+  if (part) {
+    grouped.push_back(first);
+    combined.push_back(first);
+  }
+  launch(op, host::moeGroup(site(op), experts, topk, part), "1",
+         {indices, order, active, offsets, count}, grouped);
   Value h = workspace({pairs, std::to_string(gateShape.rows)}, Format::F32);
   auto grid = [&](int64_t rows) {
     return slots + " * " + std::to_string(host::rowBlocks(rows));
@@ -109,19 +125,25 @@ void ProgramLowering::lowerExperts(Operation *op, Value x, Value indices,
   SmallVector<Value> operands{y, weights};
   if (shared)
     operands.push_back(shared);
+  if (part)
+    operands.push_back(indices);
   operands.push_back(out);
-  launch(op, host::moeCombine(site(op), downShape.rows, topk, !!shared),
-         "tokens", operands);
+  launch(op,
+         host::moeCombine(site(op), downShape.rows, topk, !!shared,
+                          part ? experts : 0),
+         "tokens", operands, combined);
 }
 
 void ProgramLowering::lowerMoE(MoEOp op) {
   RoutingAttr routing = op.getRouting();
-  int64_t experts = weightType(op.getRouter()).getDim(0);
+  int64_t experts = op.getNumExperts();
   std::string topk = std::to_string(routing.getTopk());
-  Value x = get(op.getX());
-  Value logits = inner(op.getResult(), ".logits", {"tokens", std::to_string(experts)},
-                       Format::F32);
-  lowerLinear(op, x, {get(op.getRouter())}, {logits});
+  Value x = get(op.getX()), logits = get(op.getLogits());
+  if (!logits) {
+    logits = inner(op.getResult(), ".logits",
+                   {"tokens", std::to_string(experts)}, Format::F32);
+    lowerLinear(op, x, {get(op.getRouter())}, {logits});
+  }
   Value indices =
       inner(op.getResult(), ".experts", {"tokens", topk}, Format::I32);
   Value weights =
@@ -169,6 +191,43 @@ void ProgramLowering::lowerAttention(
          "tokens * " + std::to_string(items), operands, scalars);
 }
 
+/// What the ranks have of `x` becomes `y`, of `count` rows; `local`: without them.
+void ProgramLowering::exchange(Operation *op, plan::Collective kind,
+                               StringRef count, bool local, Value x, Value y) {
+  Value to = mapped.contains(y) ? get(y) : result(y);
+  if (local)
+    return launch(op, host::repeat(site(op), rowWidth(x), rowWidth(y)), count,
+                  {get(x), to});
+  exchange(op, kind, count, x, to, rowWidth(y));
+}
+
+/// Into the buffer `to`, whose rows have `width` values.
+void ProgramLowering::exchange(Operation *op, plan::Collective kind,
+                               StringRef count, Value x, Value to,
+                               int64_t width) {
+  launch(op, host::collective(site(op), kind), "1", {get(x), to},
+         {count, std::to_string(rowWidth(x)), std::to_string(width)});
+}
+
+/// Three launches: the host's collectives are the runtime's.
+void ProgramLowering::lowerSumAndNorm(AllReduceRMSNormOp op) {
+  int64_t width = rowWidth(op.getX());
+  Value sum = result(op.getSum()), reduced = sum;
+  if (op.getResidual()) {
+    reduced = workspace({"tokens", std::to_string(width)}, Format::F32);
+    reduced.getDefiningOp<WorkspaceOp>().setValue(originOf(op) +
+                                                  "/all_reduce:0");
+  }
+  exchange(op, plan::Collective::AllReduce, "tokens", op.getX(), reduced, width);
+  if (op.getResidual())
+    launch(op, host::add(site(op), width), "tokens",
+           {get(op.getResidual()), reduced, sum});
+  launch(op,
+         host::rmsNorm(site(op), width, format(op.getWeight()),
+                       op.getEps().convertToDouble()),
+         "tokens", {sum, get(op.getWeight()), result(op.getNormed())});
+}
+
 LogicalResult ProgramLowering::lowerOp(Operation *op) {
   auto rows = [](Value v) { return rowWidth(v); };
   auto one = [](int64_t n) { return std::to_string(n); };
@@ -182,8 +241,12 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         return success();
       })
       .Case([&](EmbeddingOp o) {
-        launch(op, host::embedding(site(op), matrix(o.getTable())), "tokens",
-               {get(o.getIds()), get(o.getTable()), result(o.getResult())});
+        host::MatrixShape table = matrix(o.getTable());
+        bool part = o.getRanks().has_value();
+        std::string first = "rank * " + one(table.rows);
+        launch(op, host::embedding(site(op), table, part), "tokens",
+               {get(o.getIds()), get(o.getTable()), result(o.getResult())},
+               part ? ArrayRef<StringRef>(first) : ArrayRef<StringRef>());
         return success();
       })
       .Case([&](RMSNormOp o) {
@@ -263,16 +326,24 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         return success();
       })
       .Case([&](AllReduceOp o) {
-        launch(op, host::repeat(site(op), rows(o.getX()), 1), "tokens",
-               {get(o.getX()), result(o.getResult())});
+        exchange(op, plan::Collective::AllReduce, "tokens", o.getLocal(),
+                 o.getX(), o.getResult());
+        return success();
+      })
+      .Case([&](AllReduceRMSNormOp o) {
+        lowerSumAndNorm(o);
         return success();
       })
       .Case([&](AllGatherOp o) {
-        std::string vocab = one(rows(o.getResult()));
-        Value logits = port("logits", {"outputs", vocab}, Format::F32);
-        mapped[o.getResult()] = logits;
-        launch(op, host::repeat(site(op), rows(o.getX()), o.getRanks()),
-               "outputs", {get(o.getX()), logits});
+        for (auto [x, all] : llvm::zip(o.getXs(), o.getAlls())) {
+          bool logits =
+              llvm::any_of(all.getUsers(), llvm::IsaPred<func::ReturnOp>);
+          if (logits)
+            mapped[all] =
+                port("logits", {"outputs", one(rows(all))}, Format::F32);
+          exchange(op, plan::Collective::AllGather,
+                   logits ? "outputs" : "tokens", o.getLocal(), x, all);
+        }
         return success();
       })
       .Case([&](RotaryEmbeddingOp o) {
@@ -462,7 +533,7 @@ struct LowerToHostPass : mla::impl::LowerToHostPassBase<LowerToHostPass> {
       auto program = ProgramOp::create(
           b, step.getLoc(), b.getStringAttr("step" + std::to_string(tokens)),
           tokens, std::min<int64_t>(tokens, maxSequences), tokens,
-          IntegerAttr());
+          IntegerAttr(), IntegerAttr());
       program.getBody().emplaceBlock();
       ProgramLowering lowering(program, kernels);
       if (failed(lowering.lower(step)))

@@ -143,11 +143,14 @@ std::string route(KernelSite site, RoutingAttr routing, int64_t experts,
 // Experts
 //===----------------------------------------------------------------------===//
 
-std::string moeGroup(KernelSite site, int64_t experts, int64_t topk) {
+std::string moeGroup(KernelSite site, int64_t experts, int64_t topk,
+                     bool part) {
   std::string name =
       "moe_group_" + std::to_string(experts) + "_" + std::to_string(topk);
+  if (part)
+    name += "_part";
   return kernelOnce(
-      site, name, {"read", "write", "write", "write", "write"}, 1,
+      site, name, {"read", "write", "write", "write", "write"}, 1 + part,
       [&](KernelBuilder &k) {
         Mem indices = k.buffer(0, Format::I32), order = k.buffer(1, Format::I32);
         Mem active = k.buffer(2, Format::I32);
@@ -155,11 +158,20 @@ std::string moeGroup(KernelSite site, int64_t experts, int64_t topk) {
         Mem count = k.buffer(4, Format::I32);
         V pairs = k.scalar(0) * topk;
         Mem cursor = k.scratch(experts, Format::I32);
+        // The expert of pair p, if the rank has it.
+        auto expertOf = [&](V p, function_ref<void(V)> body) {
+          V e = k.load(indices, p);
+          if (!part)
+            return body(e);
+          e = e - k.scalar(1);
+          k.when(e >= k.index(0), [&] { k.when(e < experts, [&] { body(e); }); });
+        };
         k.items([&](V) {
           k.fill(cursor, k.index(0), experts);
           k.loop(k.index(0), pairs, 1, [&](V p) {
-            V e = k.load(indices, p);
-            k.store(cursor, e, k.load(cursor, e) + 1);
+            expertOf(p, [&](V e) {
+              k.store(cursor, e, k.load(cursor, e) + 1);
+            });
           });
           auto end = k.loop(
               k.index(0), k.index(experts), 1, {k.index(0), k.index(0)},
@@ -179,9 +191,11 @@ std::string moeGroup(KernelSite site, int64_t experts, int64_t topk) {
           k.store(count, k.index(0), end[0]);
           // Pairs of an expert stay in the order of the tokens.
           k.loop(k.index(0), pairs, 1, [&](V p) {
-            V e = k.load(indices, p), at = k.load(cursor, e);
-            k.store(order, at, p);
-            k.store(cursor, e, at + 1);
+            expertOf(p, [&](V e) {
+              V at = k.load(cursor, e);
+              k.store(order, at, p);
+              k.store(cursor, e, at + 1);
+            });
           });
         });
       });
@@ -263,23 +277,31 @@ std::string moeDown(KernelSite site, MatrixShape down) {
 }
 
 std::string moeCombine(KernelSite site, int64_t width, int64_t topk,
-                       bool shared) {
+                       bool shared, int64_t part) {
   std::string name = "moe_combine_" + std::to_string(width) + "_" +
                      std::to_string(topk) + (shared ? "_shared" : "");
-  SmallVector<StringRef> access(shared ? 4 : 3, "read");
+  if (part)
+    name += "_part" + std::to_string(part);
+  SmallVector<StringRef> access(3 + shared + (part != 0), "read");
   access.back() = "write";
-  return kernelOnce(site, name, access, 0, [&](KernelBuilder &k) {
+  return kernelOnce(site, name, access, part != 0, [&](KernelBuilder &k) {
     Mem y = k.buffer(0, Format::F32), weights = k.buffer(1, Format::F32);
     Mem extra = shared ? k.buffer(2, Format::F32) : Mem();
+    Mem indices = part ? k.buffer(2 + shared, Format::I32) : Mem();
     Mem out = k.buffer(access.size() - 1, Format::F32);
     int64_t n = lanesFor(width);
     k.items([&](V t) {
       k.loop(k.index(0), k.index(width), n, [&](V c) {
         V sum = k.zeros(n);
         for (int64_t j = 0; j < topk; ++j) {
-          V pair = t * topk + j;
-          sum = k.fma(k.splat(k.load(weights, pair), n),
-                      k.loadVector(y, pair * width + c, n), sum);
+          V pair = t * topk + j, weight = k.load(weights, pair);
+          V row = k.loadVector(y, pair * width + c, n);
+          if (part) {
+            V e = k.load(indices, pair) - k.scalar(0);
+            row = k.select(e >= k.index(0),
+                           k.select(e < part, row, k.zeros(n)), k.zeros(n));
+          }
+          sum = k.fma(k.splat(weight, n), row, sum);
         }
         if (shared)
           sum = sum + k.loadVector(extra, t * width + c, n);

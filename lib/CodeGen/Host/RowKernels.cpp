@@ -15,16 +15,28 @@ static std::string number(double v) {
   return llvm::utohexstr(llvm::bit_cast<uint64_t>(v));
 }
 
-std::string embedding(KernelSite site, MatrixShape table) {
+std::string embedding(KernelSite site, MatrixShape table, bool part) {
   std::string name =
       "embedding_" + nameOf(table.format) + "_" + std::to_string(table.columns);
+  if (part)
+    name += "_" + std::to_string(table.rows);
   return kernelOnce(
-      site, name, {"read", "read", "write"}, 0, [&](KernelBuilder &k) {
+      site, name, {"read", "read", "write"}, part, [&](KernelBuilder &k) {
         Mem ids = k.buffer(0, Format::I32), w = k.buffer(1, table.format);
         Mem y = k.buffer(2, Format::F32);
         k.items([&](V t) {
-          k.copy(w, k.load(ids, t) * table.columns, y, t * table.columns,
-                 table.columns);
+          V id = k.load(ids, t), at = t * table.columns;
+          auto copy = [&](V row) {
+            k.copy(w, row * table.columns, y, at, table.columns);
+          };
+          if (!part)
+            return copy(id);
+          int64_t n = lanesFor(table.columns);
+          k.loop(k.index(0), k.index(table.columns), n,
+                 [&](V c) { k.storeVector(y, at + c, k.zeros(n)); });
+          V row = id - k.scalar(0);
+          k.when(row >= k.index(0),
+                 [&] { k.when(row < table.rows, [&] { copy(row); }); });
         });
       });
 }
@@ -130,17 +142,36 @@ std::string add(KernelSite site, int64_t width) {
   return elementwise(site, "add", width, [](V x, V y) { return x + y; });
 }
 
-std::string repeat(KernelSite site, int64_t width, int64_t copies) {
+std::string repeat(KernelSite site, int64_t width, int64_t all) {
   std::string name =
-      "repeat_" + std::to_string(width) + "_" + std::to_string(copies);
+      "repeat_" + std::to_string(width) + "_" + std::to_string(all);
   return kernelOnce(site, name, {"read", "write"}, 0, [&](KernelBuilder &k) {
     Mem x = k.buffer(0, Format::F32), y = k.buffer(1, Format::F32);
+    int64_t copies = all / width, rest = all % width;
     k.items([&](V t) {
       k.loop(k.index(0), k.index(copies), 1, [&](V i) {
-        k.copy(x, t * width, y, (t * copies + i) * width, width);
+        k.copy(x, t * width, y, t * all + i * width, width);
       });
+      if (rest != 0)
+        k.copy(x, t * width, y, t * all + copies * width, rest);
     });
   });
+}
+
+std::string collective(KernelSite site, plan::Collective kind) {
+  std::string name = "exchange_" + std::string(plan::collectiveName(kind));
+  if (site.kernels.lookupSymbol(name))
+    return name;
+  // A declaration: the runtime does it.
+  OpBuilder b = OpBuilder::atBlockEnd(site.kernels.getBody());
+  auto function =
+      func::FuncOp::create(b, site.loc, name, b.getFunctionType({}, {}));
+  function.setPrivate();
+  function->setAttr("mla.access", b.getStrArrayAttr({"read", "write"}));
+  function->setAttr("mla.scalars", b.getI64IntegerAttr(3));
+  function->setAttr("mla.collective",
+                    b.getStringAttr(StringRef(plan::collectiveName(kind))));
+  return name;
 }
 
 std::string split(KernelSite site, ArrayRef<int64_t> widths) {

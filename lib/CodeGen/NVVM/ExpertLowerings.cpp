@@ -14,6 +14,11 @@ using Needed = std::optional<Refusal>;
 
 /// Stacks of tensor-core formats.
 static Needed needsPackedStacks(Operation *op) {
+  if (op->hasAttr("groups"))
+    return Refusal{Need::Exchange,
+                   "needs all experts on each rank, found groups of ranks that "
+                   "have their own",
+                   "--experts tpN divides the columns of each"};
   for (Type type : op->getOperandTypes())
     if (auto weight = dyn_cast<WeightType>(type))
       if (weight.getRank() == 3 && !isPacked(weight.getFormat()))
@@ -129,9 +134,10 @@ static cost::Estimate costOf(Operation *op, const LoweringSite &site,
                            const cost::Step &step) {
   ExpertSpec spec = specOf(op, site);
   if (auto moe = dyn_cast<MoEOp>(op)) {
-    cost::Estimate sum =
-        linear({moe.getRouter()}, false, true, site, step);
-    sum += site.model.route(weightType(moe.getRouter()).getDim(0), step.tokens);
+    cost::Estimate sum;
+    if (Value router = moe.getRouter())
+      sum += linear({router}, false, true, site, step);
+    sum += site.model.route(moe.getNumExperts(), step.tokens);
     bool joins = joinsShared(moe.getGate(), moe.getDown(), moe.getShared());
     sum += experts(spec, joins, moe.getShared(), site, step);
     return sum;

@@ -40,17 +40,18 @@ struct MatrixShape {
 
 //===--- Rows (RowKernels.cpp, CacheKernels.cpp, RouteKernels.cpp) ----------===//
 
-/// y[t] = table[ids[t]]. (ids i32, table rows f32|bf16|f16, y).
-Kernel embedding(KernelSite site, MatrixShape table);
+/// y[t] = table[ids[t]]. (ids i32, table rows f32|bf16|f16, y). Of a part of the
+/// vocabulary also a scalar: the first id that is in it; others have rows of zeros.
+Kernel embedding(KernelSite site, MatrixShape table, bool part = false);
 /// y = x * rsqrt(mean(x^2) + eps) * weight. (x, weight rows f32|bf16|f16, y).
 Kernel rmsNorm(KernelSite site, int64_t width, Format weight, double eps);
 /// y = silu(gate) * up. (gate, up, y).
 Kernel swiglu(KernelSite site, int64_t width);
 /// y = a + b. (a, b, y).
 Kernel add(KernelSite site, int64_t width);
-/// y[r] = x[r], `times` times side by side. (x, y), grid over the rows r, whose
+/// y[r] = x[r] again and again, `all` values. (x, y), grid over the rows r, whose
 /// number is the symbol `rows`.
-Kernel repeat(KernelSite site, int64_t width, int64_t times,
+Kernel repeat(KernelSite site, int64_t width, int64_t all,
               llvm::StringRef rows);
 /// (x, y_0, y_1, ...).
 Kernel split(KernelSite site, llvm::ArrayRef<int64_t> widths);

@@ -298,13 +298,15 @@ std::pair<Value, Value> ProgramLowering::launchRoute(Operation *op,
 
 void ProgramLowering::lowerMoE(MoEOp op) {
   RoutingAttr routing = op.getRouting();
-  int64_t experts = weightType(op.getRouter()).getDim(0);
-  Value logits = inner(op.getResult(), ".logits", {"tokens", text(experts)},
-                       Format::F32);
   Input x =
       maxTokens() == 1 ? input(op.getX()) : Input{get(op.getX()), nullptr};
-  lowerLinear(op, x, {op.getRouter()}, {logits}, {}, /*gated=*/false,
-              /*exact=*/true);
+  Value logits = op.getLogits() ? get(op.getLogits()) : Value();
+  if (!logits) {
+    logits = inner(op.getResult(), ".logits",
+                   {"tokens", text(op.getNumExperts())}, Format::F32);
+    lowerLinear(op, x, {op.getRouter()}, {logits}, {}, /*gated=*/false,
+                /*exact=*/true);
+  }
   Value out = op.getResult();
   Value residual = takeResidual(out, out);
   lowerExperts(op, x, Choice{routing, logits, op.getBias()}, {}, {},

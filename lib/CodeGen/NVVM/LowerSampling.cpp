@@ -46,7 +46,8 @@ int64_t addSampling(ModuleOp module, ModuleOp kernels, const Gpu &gpu,
   OpBuilder b(kernels);
   auto name = b.getStringAttr("sample");
   auto program = ProgramOp::create(b, NameLoc::get(name), name, rows, rows,
-                                   rows, IntegerAttr(), /*sampling=*/true);
+                                   rows, IntegerAttr(), IntegerAttr(),
+                                   /*sampling=*/true);
   program.getBody().emplaceBlock();
   SamplingLowering lowering(program, kernels, gpu);
   lowering.lower(vocab);

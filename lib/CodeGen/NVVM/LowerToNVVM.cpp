@@ -239,9 +239,12 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         return success();
       })
       .Case([&](EmbeddingOp o) {
-        launch(op, embedding(site(op), matrix(o.getTable())),
+        MatrixShape table = matrix(o.getTable());
+        bool part = o.getRanks().has_value();
+        std::string first = "rank * " + text(table.rows);
+        launch(op, embedding(site(op), table, part),
                {get(o.getIds()), rows(o.getTable()), result(o.getResult())},
-               {});
+               part ? ArrayRef<std::string>(first) : ArrayRef<std::string>());
         return success();
       })
       .Case([&](RMSNormOp o) {
@@ -325,18 +328,23 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
           launch(op, add(site(op), rowWidth(o.getX())),
                  {get(o.getX()), residual, result(out)}, {});
         else
-          launch(op, repeat(site(op), rowWidth(o.getX()), 1, "tokens"),
+          launch(op,
+                 repeat(site(op), rowWidth(o.getX()), rowWidth(out), "tokens"),
                  {get(o.getX()), result(out)}, {});
         return success();
       })
       .Case([&](AllGatherOp o) {
-        Value logits =
-            port("logits", {"outputs", text(rowWidth(o.getResult()))},
-                 Format::F32);
-        mapped[o.getResult()] = logits;
-        launch(op,
-               repeat(site(op), rowWidth(o.getX()), o.getRanks(), "outputs"),
-               {get(o.getX()), logits}, {});
+        for (auto [x, all] : llvm::zip(o.getXs(), o.getAlls())) {
+          bool logits =
+              llvm::any_of(all.getUsers(), llvm::IsaPred<func::ReturnOp>);
+          if (logits)
+            mapped[all] = port("logits", {"outputs", text(rowWidth(all))},
+                               Format::F32);
+          launch(op,
+                 repeat(site(op), rowWidth(x), rowWidth(all),
+                        logits ? "outputs" : "tokens"),
+                 {get(x), logits ? get(all) : result(all)}, {});
+        }
         return success();
       })
       .Case([&](LatentCacheWriteOp o) {
@@ -498,7 +506,8 @@ private:
     const Program &kind = where.program;
     auto program = ProgramOp::create(
         b, step.getLoc(), b.getStringAttr(kind.name), kind.maxTokens,
-        kind.maxSequences, std::min(kind.maxTokens, maxOutputs), IntegerAttr());
+        kind.maxSequences, std::min(kind.maxTokens, maxOutputs), IntegerAttr(),
+        IntegerAttr());
     program.getBody().emplaceBlock();
     ProgramLowering lowering(program, kernels, where);
     if (failed(lowering.lower(step)))

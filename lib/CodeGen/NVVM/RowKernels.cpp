@@ -48,24 +48,35 @@ static Ptr at(Ptr base, V row, int64_t width, V column) {
   return base + row.k->to64(row) * (width * 4) + column * 4;
 }
 
-Kernel embedding(KernelSite site, MatrixShape table) {
+Kernel embedding(KernelSite site, MatrixShape table, bool part) {
   int64_t width = table.columns;
   std::string name =
       kernelName("embedding", formatName(table.format), width);
+  if (part)
+    name += "_" + std::to_string(table.rows);
   Kernel kernel{name, chunkGrid("tokens", width)};
   if (exists(site, name))
     return kernel;
-  KernelBuilder k(site.kernels, site.loc, name, {"read", "read", "write"}, 0,
+  KernelBuilder k(site.kernels, site.loc, name, {"read", "read", "write"}, part,
                   {chunkThreads});
   k.gridTrigger();
   k.gridWait();
   int64_t bytes = int64_t(*elementBytes(table.format));
   eachChunk(k, width, [&](V row, V column, unsigned count) {
-    V id = k.loadI32(k.buffer(0) + row * 4);
+    V id = k.loadI32(k.buffer(0) + row * 4), mine;
+    if (part) {
+      // Ids of other ranks read row 0 and store zeros.
+      id = id - k.scalar32(0);
+      mine = (id >= 0) & (id < table.rows);
+      id = k.select(mine, id, k.i32(0));
+    }
     Ptr from = k.buffer(1) + k.to64(id) * (width * bytes);
     Vs values;
     for (unsigned i = 0; i < count; ++i)
       values.push_back(k.loadElement(from, column + i, table.format));
+    for (V &value : values)
+      if (part)
+        value = k.select(mine, value, k.f32(0));
     storeSome(k, at(k.buffer(2), row, width, column), values);
   });
   k.finish();
@@ -184,8 +195,8 @@ Kernel swiglu(KernelSite site, int64_t width) {
                      });
 }
 
-Kernel repeat(KernelSite site, int64_t width, int64_t times, StringRef rows) {
-  std::string name = kernelName("repeat", width, times);
+Kernel repeat(KernelSite site, int64_t width, int64_t all, StringRef rows) {
+  std::string name = kernelName("repeat", width, all);
   Kernel kernel{name, chunkGrid(rows, width)};
   if (exists(site, name))
     return kernel;
@@ -195,9 +206,18 @@ Kernel repeat(KernelSite site, int64_t width, int64_t times, StringRef rows) {
   k.gridWait();
   eachChunk(k, width, [&](V row, V column, unsigned count) {
     Vs values = loadSome(k, at(k.buffer(0), row, width, column), count);
-    Ptr y = k.buffer(1) + k.to64(row) * (width * times * 4) + column * 4;
-    for (int64_t copy = 0; copy < times; ++copy)
-      storeSome(k, y + copy * width * 4, values);
+    Ptr y = k.buffer(1) + k.to64(row) * (all * 4) + column * 4;
+    int64_t copies = all / width, rest = all % width;
+    for (int64_t copy = 0; copy < copies; ++copy)
+      if (all % 4 == 0)
+        storeSome(k, y + copy * width * 4, values);
+      else
+        for (auto [i, value] : llvm::enumerate(values))
+          k.store(y + (copy * width + int64_t(i)) * 4, value);
+    for (unsigned i = 0; rest != 0 && i < values.size(); ++i)
+      k.when(column + i < rest, [&] {
+        k.store(y + (copies * width + i) * 4, values[i]);
+      });
   });
   k.finish();
   return kernel;

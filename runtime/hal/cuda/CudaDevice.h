@@ -31,6 +31,10 @@ public:
   open(int ordinal, const std::string &library = cuda::Driver::defaultLibrary);
   ~CudaDevice() override;
 
+  /// Unsupported if ranks of `plan` exchange data, by the runtime's collectives or
+  /// in kernels that reach each other's memory.
+  static Status checkCollectives(const plan::Plan &plan);
+
   Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes, Access access,
                                            const std::string &what) override;
   /// Copies.

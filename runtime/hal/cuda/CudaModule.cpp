@@ -8,6 +8,7 @@
 #include "runtime/hal/cuda/CudaModule.h"
 #include "mla/Support/Json.h"
 #include "runtime/hal/cuda/CudaDevice.h"
+#include <algorithm>
 #include <array>
 
 namespace mla::hal {
@@ -36,10 +37,27 @@ int capability(std::string_view target) {
 
 } // namespace
 
+Status CudaDevice::checkCollectives(const plan::Plan &plan) {
+  auto exchanges = [](const plan::Kernel &kernel) {
+    return kernel.collective != plan::Collective::None ||
+           std::any_of(kernel.parameters.begin(), kernel.parameters.end(),
+                       [](const plan::Parameter &p) {
+                         return p.kind == plan::Parameter::Kind::Peers;
+                       });
+  };
+  for (const plan::Kernel &kernel : plan.kernels)
+    if (exchanges(kernel))
+      return unsupported("the plan's " + std::to_string(plan.ranks.count) +
+                         " ranks exchange data (" + kernel.name +
+                         "): this runtime cannot exchange data between GPUs yet");
+  return {};
+}
+
 Result<std::unique_ptr<Module>>
 CudaDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
   if (plan.target.isHost())
     return unsupported("the plan was compiled for the host, not for a GPU");
+  MLA_RETURN_IF_ERROR(checkCollectives(plan));
   std::string mine = std::to_string(major) + "." + std::to_string(minor);
   int wanted = capability(plan.target.name);
   if (wanted != 10 * major + minor)

@@ -41,7 +41,11 @@ class HostModule final : public Module {
 public:
   explicit HostModule(void *library) : library(library) {}
   ~HostModule() override { dlclose(library); }
-  std::vector<Kernel> kernels;
+  struct Entry {
+    Kernel function; ///< Null if it is a collective.
+    plan::Collective collective;
+  };
+  std::vector<Entry> kernels;
 
 private:
   void *library;
@@ -72,6 +76,11 @@ HostDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
         "the plan's kernels have ABI " + std::to_string(plan.target.kernelAbi) +
         "; this runtime calls ABI " + std::to_string(plan::hostKernelAbi));
   MLA_RETURN_IF_ERROR(checkCpuFeatures(plan.target.features));
+  for (const plan::Kernel &kernel : plan.kernels)
+    if (kernel.collective != plan::Collective::None && !exchange)
+      return unsupported("the plan's " + std::to_string(plan.ranks.count) +
+                         " ranks exchange data (" + kernel.name +
+                         "), and only one of them is here");
 
   // An absolute path: dlopen would search the system for a bare name.
   std::error_code error;
@@ -92,10 +101,15 @@ HostDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
   }
   auto module = std::make_unique<HostModule>(library);
   for (const plan::Kernel &kernel : plan.kernels) {
+    if (kernel.collective != plan::Collective::None) {
+      module->kernels.push_back({nullptr, kernel.collective});
+      continue;
+    }
     void *symbol = dlsym(library, kernel.name.c_str());
     if (!symbol)
       return invalid(path.string() + ": has no kernel '" + kernel.name + "'");
-    module->kernels.push_back(reinterpret_cast<Kernel>(symbol));
+    module->kernels.push_back(
+        {reinterpret_cast<Kernel>(symbol), plan::Collective::None});
   }
   return std::unique_ptr<Module>(std::move(module));
 }
@@ -130,7 +144,16 @@ Status HostDevice::run(const Module &module, std::span<const Dispatch> list,
                        uint64_t key) {
   const auto &kernels = static_cast<const HostModule &>(module).kernels;
   for (const Dispatch &dispatch : list) {
-    Kernel kernel = kernels[dispatch.kernel];
+    const HostModule::Entry &entry = kernels[dispatch.kernel];
+    if (!entry.function) {
+      if (dispatch.grid > 0)
+        MLA_RETURN_IF_ERROR(exchange->run(
+            entry.collective, dispatch.arguments,
+            dispatch.launch ? std::string_view(dispatch.launch->origin)
+                            : std::string_view()));
+      continue;
+    }
+    Kernel kernel = entry.function;
     const uint64_t *arguments = dispatch.arguments.data();
     pool.parallelFor(dispatch.grid, [=](int64_t begin, int64_t end) {
       kernel(arguments, begin, end);

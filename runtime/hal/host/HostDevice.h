@@ -1,7 +1,7 @@
 //===- HostDevice.h - this machine's processor as a device ------*- C++ -*-===//
 //
 // Part of mla. Kernels are functions of a shared library; a dispatch is a
-// parallel loop over the thread pool; every buffer is memory of the process, so
+// parallel loop over the thread pool, or a collective between two of them; every buffer is memory of the process, so
 // import() borrows and nothing is ever copied. The floating-point environment
 // is left alone: kernels see the default rounding and denormals.
 //
@@ -11,13 +11,21 @@
 
 #include "runtime/base/ThreadPool.h"
 #include "runtime/hal/Device.h"
+#include "runtime/hal/host/HostExchange.h"
+#include <optional>
 
 namespace mla::hal {
 
 class HostDevice final : public Device {
 public:
-  /// `pool` must outlive the device; while run() works it is in use.
-  explicit HostDevice(runtime::ThreadPool &pool) : pool(pool) {}
+  /// `pool` and `collectives` must outlive the device; while run() works they are
+  /// in use. Without `collectives` no plan is loaded that has some.
+  explicit HostDevice(runtime::ThreadPool &pool,
+                      collectives::Collectives *collectives = nullptr)
+      : pool(pool) {
+    if (collectives)
+      exchange.emplace(*collectives);
+  }
 
   Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes, Access access,
                                            const std::string &what) override;
@@ -42,6 +50,7 @@ public:
 
 private:
   runtime::ThreadPool &pool;
+  std::optional<HostExchange> exchange;
 };
 
 } // namespace mla::hal
