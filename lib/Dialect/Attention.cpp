@@ -71,8 +71,32 @@ LogicalResult LatentAttentionOp::verify() {
   if (failed(
           expectSize(*this, "C2", "a q row", heads * width, rowWidth(getQ()))))
     return failure();
-  return expectSize(*this, "C3", "a result row", heads * kvLora,
-                    rowWidth(getResult()));
+  if (failed(expectSize(*this, "C3", "a result row", heads * kvLora,
+                        rowWidth(getResult()))))
+    return failure();
+  if (!getLse())
+    return success();
+  if (getSelected())
+    return emitOpError("C4: expected no lse with selected positions");
+  return expectSize(*this, "C4", "an lse row", heads, rowWidth(getLse()));
+}
+
+LogicalResult MergeAttentionOp::verify() {
+  int64_t heads = getHeads(), ranks = getRanks();
+  if (failed(expectAtLeast(*this, "C1", "a number of ranks", 2, ranks)) ||
+      failed(verifyCounts(*this, "C2", {{"heads", heads}})))
+    return failure();
+  if (heads % ranks)
+    return emitOpError("C2: expected heads that ")
+           << ranks << " ranks divide, found " << heads;
+  if (failed(expectSize(*this, "C2", "an lse row", heads, rowWidth(getLse()))))
+    return failure();
+  // Without a product, which could overflow.
+  int64_t all = rowWidth(getX()), part = rowWidth(getResult());
+  if (all % heads)
+    return emitOpError("C3: expected an x row of ")
+           << heads << " heads, found " << all;
+  return expectSize(*this, "C3", "a result row", all / ranks, part);
 }
 
 LogicalResult ExpandValueOp::verify() {

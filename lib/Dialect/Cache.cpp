@@ -55,6 +55,10 @@ LogicalResult RopeOp::verify() {
                         getResult().getType());
 }
 
+LogicalResult ShardBatchOp::verify() {
+  return expectAtLeast(*this, "C1", "a number of ranks", 2, getRanks());
+}
+
 LogicalResult CacheWriteOp::verify() {
   int64_t sum = 0;
   for (Value part : getParts())

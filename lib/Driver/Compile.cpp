@@ -175,8 +175,7 @@ llvm::Error Compilation::import() {
 
 llvm::Error Compilation::runPasses(Stage stage) {
   PipelineOptions pipeline = options.pipeline;
-  pipeline.maxPages =
-      (config.maxPositions + plan::pageTokens - 1) / plan::pageTokens;
+  pipeline.maxPages = pagesFor(pipeline, config.maxPositions);
   pipeline.maxContext = config.maxPositions;
   // A step function is there to be compared; its plan is the smaller one.
   pipeline.sampling = options.model.extension() != ".mlir";

@@ -223,6 +223,11 @@ int mla::compileMain(int argc, char **argv) {
       options.pipeline.layout.shardDown);
   auto *routerOption = sharded("--router", "The same of routers",
                                options.pipeline.layout.shardRouter);
+  auto *cacheOption = sharded(
+      "--cache",
+      "Whether all ranks keep all tokens in their caches (the default), or the "
+      "tokens are spread over the ranks, which exchange queries and merge results",
+      options.pipeline.layout.shardCache);
   std::string collectives = "exchange";
   auto *exchange =
       app.add_option("--collectives", collectives,
@@ -358,9 +363,9 @@ int mla::compileMain(int argc, char **argv) {
       return complain("--plain and --ranks exclude each other: only the fused "
                       "graph can be divided");
   } else if (*attentionOption || *expertsOption || *downOption ||
-             *routerOption || collectives == "local") {
-    return complain("--attention, --experts, --latent-projections, --router and "
-                    "--collectives need several --ranks");
+             *routerOption || *cacheOption || collectives == "local") {
+    return complain("--attention, --experts, --latent-projections, --router, "
+                    "--cache and --collectives need several --ranks");
   }
   pipeline.localCollectives = collectives == "local";
 

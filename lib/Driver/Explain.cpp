@@ -64,7 +64,8 @@ llvm::Expected<Report> mla::explain::explainModel(const Options &options,
     for (CacheFormatOption &option : report.cache.options) {
       int64_t perToken = report.memory->planPerToken -
                          report.memory->latentPerToken + option.bytesPerToken;
-      option.tokensThatFit = tokensIn(report.memory->free, perToken);
+      option.tokensThatFit =
+          tokensIn(report.memory->free, perToken) * report.memory->pageRanks;
     }
   }
 

@@ -111,12 +111,13 @@ struct Memory {
   std::vector<std::pair<std::string, int64_t>> workspaces; ///< by program
   int64_t workspace = 0;                                   ///< of the largest
   int64_t ports = 0, graphs = 0, collectives = 0;
-  int64_t latentPerToken = 0; ///< every device has all of it
+  int64_t latentPerToken = 0; ///< on a device that has the token
   int64_t indexPerToken = 0;  ///< of sparse attention, where it is needed
   int64_t planPerToken = 0;   ///< of the plan's caches
   int64_t free = 0;           ///< for the cache; below 0: what is missing
-  int64_t tokens = 0;         ///< that fit, in whole pages
-  int64_t shardedTokens = 0;  ///< if tokens were divided among the devices
+  int64_t pageRanks = 1;      ///< devices that tokens are divided among, or 1
+  int64_t tokens = 0;         ///< that fit, in whole pages, with the layout
+  int64_t shardedTokens = 0;  ///< if tokens are divided among the devices
   /// Requests, and the longest context that each may have.
   std::vector<std::pair<int64_t, int64_t>> contexts;
   std::string contextLimit; ///< what else limits a context

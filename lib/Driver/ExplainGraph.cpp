@@ -190,7 +190,7 @@ PipelineOptions Graph::pipeline() const {
   pipeline.ranks = ranks;
   pipeline.localCollectives = ranks > 1;
   pipeline.maxContext = planContext;
-  pipeline.maxPages = (planContext + plan::pageTokens - 1) / plan::pageTokens;
+  pipeline.maxPages = pagesFor(pipeline, planContext);
   pipeline.cacheFormat = cache.format;
   pipeline.cacheScales = cache.scales;
   if (standIn)

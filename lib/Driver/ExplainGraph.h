@@ -61,12 +61,13 @@ public:
   /// The programs that a plan has.
   std::vector<Program> programs() const;
   std::vector<Override> overrides() const;
+  /// The options of its stages.
+  PipelineOptions pipeline() const;
 
 private:
   llvm::Error readModel();
   llvm::Error shareAmongRanks(mlir::ModuleOp fused);
   llvm::Error countExchanges(mlir::ModuleOp fused);
-  PipelineOptions pipeline() const;
   /// Runs `build`'s passes; false, with `problems`, if one fails.
   bool run(mlir::ModuleOp module,
            llvm::function_ref<void(mlir::OpPassManager &)> build,

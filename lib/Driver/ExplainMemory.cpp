@@ -69,12 +69,14 @@ llvm::Expected<Memory> mla::explain::layOut(const Graph &graph,
   memory.free = memory.total - memory.reserved - memory.weights -
                 memory.workspace - memory.ports - memory.graphs -
                 memory.collectives;
-  memory.tokens = tokensIn(memory.free, memory.planPerToken);
-  memory.shardedTokens = memory.tokens * graph.ranks;
+  int64_t onEach = tokensIn(memory.free, memory.planPerToken);
+  memory.shardedTokens = onEach * graph.ranks;
+  memory.pageRanks = plan.ranks.pageRanks;
+  memory.tokens = onEach * memory.pageRanks;
   memory.contextLimit = graph.contextLimit;
   for (int64_t requests : {1, 8, 64}) {
     int64_t each =
-        memory.tokens / requests / plan::pageTokens * plan::pageTokens;
+        memory.tokens / requests / plan.tokensOfPage() * plan.tokensOfPage();
     memory.contexts.push_back({requests, std::min(each, graph.planContext)});
   }
 

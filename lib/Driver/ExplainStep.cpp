@@ -25,7 +25,7 @@ static double *partOf(Operation *op, StepTime &time) {
              &time.weights)
       .Cases({"latent_attention", "indexer"}, &time.attention)
       .Cases({"moe", "experts", "route"}, &time.experts)
-      .Cases({"all_reduce", "all_gather"}, nullptr)
+      .Cases({"all_reduce", "all_gather", "merge_attention"}, nullptr)
       .Default(&time.small);
 }
 
@@ -51,20 +51,42 @@ static StringRef methodName(cost::Collective method) {
   return "";
 }
 
-/// What all reductions and gathers of a step take; by method, as far as the
+/// Moves of rows without a sum: how many, and their bytes for one token.
+struct Moves {
+  int64_t count = 0;
+  double bytes = 0;
+
+  /// Columns of the other ranks: logits and weights of merges in f32.
+  void add(Operation *op, int64_t times, int64_t ranks) {
+    double all = 0;
+    if (auto gather = dyn_cast<AllGatherOp>(op))
+      for (Value to : gather.getAlls())
+        all += double(rowWidth(to)) *
+               double(llvm::any_of(to.getUsers(), llvm::IsaPred<func::ReturnOp>)
+                          ? 4
+                          : exchangedBytes);
+    else if (auto merge = dyn_cast<MergeAttentionOp>(op))
+      all = double(rowWidth(merge.getX()) * exchangedBytes +
+                   rowWidth(merge.getLse()) * 4);
+    else
+      return;
+    count += times;
+    bytes += double(times) * all * double(ranks - 1) / double(ranks);
+  }
+};
+
+/// What all reductions and moves of a step take; by method, as far as the
 /// machine's file has figures.
 static void addCollectives(const Graph &graph, const Facts &facts,
-                           int64_t reduces, int64_t gathers, StepTime &time) {
+                           int64_t reduces, const Moves &moves, StepTime &time) {
   if (graph.ranks == 1)
     return;
   const Link &link = graph.machine().link;
-  // Logits of the other ranks' parts of the vocabulary, in f32.
   double gather = 0;
-  double bytes = double(time.batch) * double(facts.vocabulary) * 4 *
-                 double(graph.ranks - 1) / double(graph.ranks);
   if (double rate = std::max(link.readBytesPerSecond, link.writeBytesPerSecond);
       rate > 0)
-    gather = double(gathers) * (link.latencySeconds + bytes / rate);
+    gather = double(moves.count) * link.latencySeconds +
+             double(time.batch) * moves.bytes / rate;
   std::string missing;
   for (cost::Collective method :
        {cost::Collective::Fused, cost::Collective::OneShot,
@@ -106,8 +128,9 @@ static void addIndexer(const Graph &graph, const Facts &facts, StepTime &time) {
 }
 
 static void addNotes(const Graph &graph, const Memory *memory, StepTime &time) {
-  int64_t needed = (time.context + 1 + plan::pageTokens - 1) /
-                   plan::pageTokens * plan::pageTokens * time.batch;
+  PipelineOptions pipeline = graph.pipeline();
+  int64_t needed = pagesFor(pipeline, time.context + 1) *
+                   tokensOfPage(pipeline) * time.batch;
   if (memory && needed > memory->tokens)
     time.notes.push_back("does not fit: " + grouped(needed) +
                          " tokens of cache, " + grouped(memory->tokens) +
@@ -145,10 +168,11 @@ mla::explain::timeOf(const Graph &graph, const Facts &facts, ModuleOp module,
   bool sparse = facts.indexer && context >= facts.indexer->topk && on.gpu();
   if (sparse)
     step.context = facts.indexer->topk;
-  int64_t reduces = 0, gathers = 0;
+  int64_t reduces = 0;
+  Moves moves;
   for (const OpGroup &group : groupOps(module)) {
     reduces += isa<AllReduceOp>(group.op) ? group.count : 0;
-    gathers += isa<AllGatherOp>(group.op) ? group.count : 0;
+    moves.add(group.op, group.count, graph.ranks);
     double *part = partOf(group.op, time);
     if (!part)
       continue;
@@ -172,7 +196,7 @@ mla::explain::timeOf(const Graph &graph, const Facts &facts, ModuleOp module,
       if (lowered.name == program->name)
         time.launches = static_cast<int64_t>(lowered.launches.size());
   time.gaps = double(time.launches) * graph.machine().launchGapSeconds;
-  addCollectives(graph, facts, reduces, gathers, time);
+  addCollectives(graph, facts, reduces, moves, time);
   if (sparse)
     addIndexer(graph, facts, time);
   addNotes(graph, memory, time);

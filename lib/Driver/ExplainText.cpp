@@ -144,9 +144,11 @@ static void printCache(const Report &r, llvm::raw_ostream &out) {
                r.memory && !o.lowering.empty() ? grouped(o.tokensThatFit) : "",
                o.lowering.empty() ? "nothing" : o.lowering});
   table.print(out);
-  if (r.ranks > 1)
-    out << "  Every GPU has all of it; sharded by token is what context "
-           "parallelism would make of it.\n";
+  if (r.memory && r.memory->pageRanks > 1)
+    out << "  Each device has the rows of some tokens (--cache sharded).\n";
+  else if (r.ranks > 1)
+    out << "  Each device has all of it; sharded by token is what --cache sharded "
+           "makes of it.\n";
 }
 
 static void printMemory(const Report &r, llvm::raw_ostream &out) {
@@ -177,12 +179,15 @@ static void printMemory(const Report &r, llvm::raw_ostream &out) {
   table.print(out);
   out << "  weights: ";
   wrapped(out, formats, 4, 11);
-  std::string cache = "cache: " + grouped(m.planPerToken) +
-                      " bytes a token on each device, so " + grouped(m.tokens) +
-                      " tokens fit";
+  bool sharded = m.pageRanks > 1;
+  std::string cache = "cache: " + grouped(m.planPerToken) + " bytes a token on " +
+                      (sharded ? "the device that has it" : "each device") +
+                      ", so " + grouped(m.tokens) + " tokens fit";
   if (r.ranks > 1 && m.tokens)
-    cache += " (" + grouped(m.shardedTokens) +
-             " if they were sharded over the devices)";
+    cache += sharded ? " (" + grouped(m.shardedTokens / r.ranks) +
+                           " if each device had all of them)"
+                     : " (" + grouped(m.shardedTokens) +
+                           " if they were sharded over the devices: --cache sharded)";
   out << "  ";
   wrapped(out, cache, 4, 2);
   std::string longest;

@@ -9,6 +9,7 @@
 #include "mla/Pipelines/Pipelines.h"
 #include "mla/CodeGen/Host/Passes.h"
 #include "mla/CodeGen/NVVM/Passes.h"
+#include "mla/Plan/Plan.h"
 #include "mla/Target/Lowering.h"
 #include "mla/Transforms/Passes.h"
 #include "mlir/Pass/PassManager.h"
@@ -18,6 +19,15 @@
 
 using namespace mlir;
 using namespace mla;
+
+int64_t mla::tokensOfPage(const PipelineOptions &options) {
+  return plan::pageTokens * (options.layout.shardCache ? options.ranks : 1);
+}
+
+int64_t mla::pagesFor(const PipelineOptions &options, int64_t context) {
+  int64_t tokens = tokensOfPage(options);
+  return (context + tokens - 1) / tokens;
+}
 
 //===----------------------------------------------------------------------===//
 // import: config.json and safetensors headers -> plain graph
@@ -70,6 +80,7 @@ void mla::buildDistributePipeline(OpPassManager &pm,
     distribute.expertGroups = options.layout.expertGroups;
     distribute.shardDown = options.layout.shardDown;
     distribute.shardRouter = options.layout.shardRouter;
+    distribute.shardCache = options.layout.shardCache;
     distribute.local = options.localCollectives;
     pm.addPass(createDistributePass(distribute));
   }
@@ -269,6 +280,9 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
   Option<bool> shardRouter{*this, "shard-router",
                            llvm::cl::desc("Divide the routers"),
                            llvm::cl::init(defaults.layout.shardRouter)};
+  Option<bool> shardCache{*this, "shard-cache",
+                          llvm::cl::desc("Spread the caches' tokens"),
+                          llvm::cl::init(defaults.layout.shardCache)};
   Option<bool> localCollectives{
       *this, "local-collectives",
       llvm::cl::desc("Collectives exchange nothing"),
@@ -296,7 +310,7 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
     options.maxPages = maxPages;
     options.maxContext = maxContext;
     options.ranks = ranks;
-    options.layout = {expertGroups, shardDown, shardRouter};
+    options.layout = {expertGroups, shardDown, shardRouter, shardCache};
     options.localCollectives = localCollectives;
     // The pass refuses what is no format of a cache.
     options.cacheFormat =

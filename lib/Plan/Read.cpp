@@ -194,10 +194,14 @@ private:
   }
 
   void ranks(JsonValue v) {
-    keys(v, {"count", "collectives", "layout"});
+    JsonValue pages = v["page_ranks"];
+    keys(v, {"count", "collectives", "layout",
+             pages.absent() ? "count" : "page_ranks"});
     // A plan for one rank has none.
     plan.ranks.count = v["count"].integer(2, maxInteger);
     plan.ranks.layout = v["layout"].string();
+    if (!pages.absent()) // 1 is left out.
+      plan.ranks.pageRanks = pages.integer(2, maxInteger);
     std::string collectives = v["collectives"].string();
     if (collectives == "local")
       plan.ranks.collectives = Ranks::Collectives::Local;

@@ -124,6 +124,10 @@ void Verifier::ranks() {
   if (r.count == 1 &&
       (r.collectives != Ranks::Collectives::Exchange || !r.layout.empty()))
     fail("/ranks", "expected several ranks, found one");
+  if (r.pageRanks != 1 && r.pageRanks != r.count)
+    fail("/ranks/page_ranks", "expected 1 or all " + std::to_string(r.count) +
+                                  " ranks, found " +
+                                  std::to_string(r.pageRanks));
 }
 
 void Verifier::checkpoint() {

@@ -345,6 +345,8 @@ Json toJson(const Plan &plan) {
                     {"collectives",
                      detail::collectivesName(plan.ranks.collectives)},
                     {"layout", plan.ranks.layout}};
+  if (plan.ranks.pageRanks != 1)
+    out["ranks"]["page_ranks"] = plan.ranks.pageRanks;
   out["checkpoint"] = toJson(plan.checkpoint);
   out["library"] = {{"file", plan.library}, {"hash", hex(plan.libraryHash)}};
   if (!plan.binary.empty()) {

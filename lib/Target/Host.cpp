@@ -52,6 +52,10 @@ static cost::Estimate reading(Operation *op, const LoweringSite &site,
                               const cost::Step &step) {
   cost::Estimate e;
   double rows = 0; // times columns
+  double context = double(step.context);
+  if (auto attention = dyn_cast<LatentAttentionOp>(op))
+    if (auto some = attention.getBatch().getDefiningOp<ShardBatchOp>())
+      context /= double(some.getRanks());
   for (Type type : op->getOperandTypes()) {
     if (auto weight = dyn_cast<WeightType>(type)) {
       if (weight.getRank() < 2)
@@ -70,7 +74,7 @@ static cost::Estimate reading(Operation *op, const LoweringSite &site,
       rows += products * double(m) * double(n);
       e.weightBytes += matrices * bytes;
     } else if (auto cache = dyn_cast<CacheType>(type)) {
-      double elements = double(cache.getWidth()) * double(step.context);
+      double elements = double(cache.getWidth()) * context;
       e.cacheBytes += elements * double(step.sequences) *
                       double(elementBytes(cache.getFormat()).value_or(1));
       rows += elements;
@@ -105,6 +109,8 @@ const Target &mla::hostTarget() {
       {"absorb_query", "mla.absorb_query", nothing, reading},
       {"latent_attention", "mla.latent_attention", nothing, reading},
       {"expand_value", "mla.expand_value", nothing, reading},
+      {"shard_batch", "mla.shard_batch", nothing, reading},
+      {"merge_attention", "mla.merge_attention", nothing, reading},
       {"indexer", "mla.indexer", needsCacheFormats, reading},
       {"route", "mla.route", needsPlainWeightsAndCaches, reading},
       {"experts", "mla.experts", nothing, reading},

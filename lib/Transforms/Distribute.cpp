@@ -29,7 +29,8 @@ struct AttentionShare {
   LatentAttentionOp attention;
   ExpandValueOp expand;
   LinearOp out;
-  int64_t heads = 0; ///< of a rank
+  LatentCacheWriteOp write; ///< if the cache is sharded
+  int64_t heads = 0;        ///< of a rank
 };
 
 /// Inner columns: gate and up, down.
@@ -52,13 +53,15 @@ struct DistributePass : mla::impl::DistributePassBase<DistributePass> {
 private:
   LogicalResult checkOptions();
   LogicalResult match(Operation *op);
-  void matchAttention(LatentAttentionOp attention);
+  LogicalResult matchAttention(LatentAttentionOp attention);
   void matchMLP(GatedLinearOp gated);
   LogicalResult matchExperts(Operation *op, Value gate, Value up, Value down,
                              ValueRange shared);
   void keep(Operation *op, const Twine &why);
+  LogicalResult keepCache(Operation *op, const Twine &why);
 
   void share(const AttentionShare &chain);
+  void shareCache(const AttentionShare &chain);
   void share(const MLPShare &chain);
   void share(const ExpertShare &layer);
   void share(EmbeddingOp embedding);
@@ -72,6 +75,8 @@ private:
   std::string layout() const;
 
   SmallVector<AttentionShare> attentions;
+  DenseMap<Value, ShardBatchOp> batches; ///< of a sharded cache
+  bool refused = false; ///< an error has been told by keepCache()
   SmallVector<MLPShare> mlps;
   SmallVector<ExpertShare> experts;
   SmallVector<EmbeddingOp> embeddings;
@@ -107,7 +112,7 @@ void DistributePass::keep(Operation *op, const Twine &why) {
 
 LogicalResult DistributePass::match(Operation *op) {
   if (auto attention = dyn_cast<LatentAttentionOp>(op)) {
-    matchAttention(attention);
+    return matchAttention(attention);
   } else if (auto gated = dyn_cast<GatedLinearOp>(op)) {
     matchMLP(gated);
   } else if (auto moe = dyn_cast<MoEOp>(op)) {
@@ -134,13 +139,28 @@ LogicalResult DistributePass::match(Operation *op) {
              dimOf(embedding.getTableMutable(), Axis::Rows));
     embeddings.push_back(embedding);
   } else if (isa<AttentionOp>(op)) {
-    keep(op, "only attention over latents is, which mla-fuse-attention makes");
+    return keepCache(
+        op, "only attention over latents is, which mla-fuse-attention makes");
+  } else if (shardCache && isa<IndexerOp, CacheWriteOp>(op)) {
+    return keepCache(op, "only latent caches can");
   }
   return success();
 }
 
-void DistributePass::matchAttention(LatentAttentionOp attention) {
-  auto no = [&](const Twine &why) { keep(attention, why); };
+/// A chain of attention that is left alone, or, as all caches have the same pages,
+/// cannot be if they are sharded.
+LogicalResult DistributePass::keepCache(Operation *op, const Twine &why) {
+  if (!shardCache)
+    return keep(op, why), success();
+  // Told once, not for every layer.
+  if (std::exchange(refused, true))
+    return failure();
+  return op->emitOpError("cannot have its cache sharded: ")
+         << why << " (--cache replicated works)";
+}
+
+LogicalResult DistributePass::matchAttention(LatentAttentionOp attention) {
+  auto no = [&](const Twine &why) { return keepCache(attention, why); };
   AttentionShare chain{};
   chain.attention = attention;
   chain.absorb = attention.getQ().getDefiningOp<AbsorbQueryOp>();
@@ -177,7 +197,18 @@ void DistributePass::matchAttention(LatentAttentionOp attention) {
                            {&chain.expand.getKvBMutable(), Axis::Rows, kv},
                            {&chain.out.getWeightMutable(), Axis::Columns, v}},
       count, {ranks, 1});
+  if (!shardCache) {
+    attentions.push_back(chain);
+    return success();
+  }
+  if (attention.getSelected())
+    return no("it attends to positions that an indexer selects");
+  chain.write = attention.getCache().getDefiningOp<LatentCacheWriteOp>();
+  if (!chain.write || chain.write.getBatch() != attention.getBatch())
+    return no("expected the cache that a mla.latent_cache_write of the same batch "
+              "leaves");
   attentions.push_back(chain);
+  return success();
 }
 
 void DistributePass::matchMLP(GatedLinearOp gated) {
@@ -302,8 +333,44 @@ void DistributePass::share(const AttentionShare &chain) {
   c.absorb.setHeads(part);
   c.attention.setHeads(part);
   c.expand.setHeads(part);
+  if (shardCache)
+    shareCache(c);
   reduce(c.out.getResult());
   ++numAttentions;
+}
+
+/// Attention of all heads over the tokens that the rank has, from and back to the
+/// rank's heads over all tokens.
+void DistributePass::shareCache(const AttentionShare &chain) {
+  AttentionShare c = chain;
+  int64_t all = c.heads * ranks;
+  OpBuilder b(&getContext());
+  auto rows = [&](int64_t width) {
+    return RankedTensorType::get({ShapedType::kDynamic, width}, b.getF32Type());
+  };
+  ShardBatchOp &batch = batches[c.attention.getBatch()];
+  if (!batch) {
+    b.setInsertionPointAfterValue(c.attention.getBatch());
+    batch = ShardBatchOp::create(b, c.attention.getBatch().getLoc(),
+                                 c.attention.getBatch(), int64_t(ranks));
+  }
+  c.write.getBatchMutable().assign(batch.getWrite());
+
+  Value part = c.absorb.getResult();
+  Value queries =
+      gather(c.absorb, part, rows(rowWidth(part) * ranks), "all_gather").front();
+  b.setInsertionPoint(c.attention);
+  auto partial = LatentAttentionOp::create(
+      b, under(c.attention.getLoc(), "partial"),
+      rows(all * c.attention.getKvLora()), rows(all),
+      queries, c.attention.getCache(), batch.getRead(), Value(), all,
+      c.attention.getKvLora(), c.attention.getScale());
+  auto merged = MergeAttentionOp::create(
+      b, under(c.attention.getLoc(), "merge"), c.attention.getResult().getType(),
+      partial.getResult(), partial.getLse(), int64_t(ranks), all, bool(local));
+  c.attention.getResult().replaceAllUsesWith(merged.getResult());
+  c.attention.erase();
+  ++numMerges;
 }
 
 void DistributePass::share(const MLPShare &chain) {
@@ -392,7 +459,7 @@ std::string DistributePass::layout() const {
   text += std::string(", latent projections") + word(!downs.empty());
   if (!experts.empty())
     text += std::string(", router") + word(!routers.empty());
-  return text;
+  return text + ", cache" + word(!batches.empty());
 }
 
 LogicalResult DistributePass::checkOptions() {
@@ -414,6 +481,8 @@ LogicalResult DistributePass::checkOptions() {
 
 void DistributePass::runOnOperation() {
   attentions.clear();
+  batches.clear();
+  refused = false;
   mlps.clear();
   experts.clear();
   embeddings.clear();
@@ -428,6 +497,13 @@ void DistributePass::runOnOperation() {
   ModuleOp module = getOperation();
   bool ok = true;
   module.walk([&](Operation *op) { ok = succeeded(match(op)) && ok; });
+  if (shardCache)
+    module.walk([&](LatentCacheWriteOp write) {
+      if (llvm::none_of(attentions, [&](const AttentionShare &chain) {
+            return chain.write == write;
+          }))
+        ok = succeeded(keepCache(write, "no attention reads it")) && ok;
+    });
   if (!ok)
     return signalPassFailure();
   if (shardDown)
@@ -464,4 +540,6 @@ void DistributePass::runOnOperation() {
   Builder b(&getContext());
   module->setAttr(ranksAttr, b.getI64IntegerAttr(ranks));
   module->setAttr(layoutAttr, b.getStringAttr(layout()));
+  if (!batches.empty())
+    module->setAttr(pageRanksAttr, b.getI64IntegerAttr(ranks));
 }

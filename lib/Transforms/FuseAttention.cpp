@@ -144,9 +144,12 @@ void FuseAttentionPass::fuse(RewriterBase &rewriter, AttentionChain &chain) {
   Value query = AbsorbQueryOp::create(
       rewriter, loc, rows(heads * type.getWidth()), chain.queryRope.getX(), kvB,
       rotary, heads, nope, v, interleaved);
-  Value latent = LatentAttentionOp::create(
-      rewriter, loc, rows(heads * kvLora), query, written, attention.getBatch(),
-      attention.getSelected(), heads, kvLora, attention.getScale());
+  Value latent =
+      LatentAttentionOp::create(rewriter, loc, rows(heads * kvLora), Type(), query,
+                                written, attention.getBatch(),
+                                attention.getSelected(), heads, kvLora,
+                                attention.getScale())
+          .getResult();
   rewriter.replaceOpWithNewOp<ExpandValueOp>(attention, attention.getType(),
                                              latent, kvB, heads, nope, v);
   // Not by eraseDead: it leaves ops with effects alone.

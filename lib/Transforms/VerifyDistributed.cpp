@@ -24,6 +24,12 @@ struct Share {
     Columns, ///< `part` of `all`, the next ones on every `stride`-th rank
     Rows,    ///< of a matrix, likewise
     Summand,
+    Padded,  ///< all columns, in parts of `part`, of which `all` are no padding
+    // With caches whose tokens are spread:
+    Reading, ///< a batch: places of the rank's tokens, to attend to
+    Writing, ///< a batch: places of the rank's tokens, to write
+    Tokens,  ///< a cache with the rank's tokens
+    Partial, ///< attention to these of all heads: `part` for each rank, of `all`
     Unknown ///< after an error, so that it is told once
   } kind = Whole;
   int64_t part = 0, all = 0, stride = 1;
@@ -45,6 +51,16 @@ raw_ostream &operator<<(raw_ostream &out, const Share &share) {
     return share.stride == 1 ? out : out << " on every " << share.stride << " ranks";
   case Share::Summand:
     return out << "a summand";
+  case Share::Padded:
+    return out << share.all << " columns in padded parts of " << share.part;
+  case Share::Reading:
+    return out << "places to read of some tokens";
+  case Share::Writing:
+    return out << "places to write of some tokens";
+  case Share::Tokens:
+    return out << "some tokens";
+  case Share::Partial:
+    return out << "what some tokens contribute to " << share.all << " heads";
   case Share::Unknown:
     break;
   }
@@ -69,6 +85,10 @@ private:
   Share followExperts(Operation *op, Value x, ValueRange gatesAndUps,
                       ValueRange downs);
   Share followAdd(AddOp op);
+  Share followWrite(LatentCacheWriteOp op);
+  Share followAttention(LatentAttentionOp op);
+  Share followMerge(MergeAttentionOp op);
+  void followBatch(ShardBatchOp op);
   /// A sum, or columns that are gathered to `all`.
   Share followCollective(Operation *op, Value x, int64_t opRanks, Value all);
   Share shareOf(Value value);
@@ -81,6 +101,7 @@ private:
   DenseMap<StringAttr, WeightOp> declared;
   DenseMap<Value, Share> shares;
   int64_t ranks = 1;
+  int64_t pageRanks = 1; ///< over which the tokens of caches are spread
 };
 } // namespace
 
@@ -158,8 +179,8 @@ Share VerifyDistributedPass::followHeads(
     std::optional<std::pair<Share, int64_t>> kvB) {
   if (x.kind == Share::Unknown || (kvB && kvB->first.kind == Share::Unknown))
     return {Share::Unknown};
-  if (x.kind == Share::Summand)
-    return fail(op, "needs heads, found a summand");
+  if (x.kind != Share::Whole && x.kind != Share::Columns)
+    return fail(op, "needs heads, found " + text(x));
   if (x.part % from || x.all % from)
     return fail(op, "expected whole heads of " + Twine(from) +
                         " values, found " + text(x));
@@ -250,12 +271,98 @@ Share VerifyDistributedPass::followCollective(Operation *op, Value x,
   Share share = shareOf(x);
   if (share.kind == Share::Unknown)
     return share;
+  // Heads stay whole if the last ranks' padding is gathered, too.
+  if (all && share.kind == Share::Columns && share.stride == 1 &&
+      share.part == rowWidth(x) && share.all < rowWidth(all))
+    return {Share::Padded, share.part, share.all};
   Share expected =
       all ? Share{Share::Columns, rowWidth(x), rowWidth(all)} : Share{Share::Summand};
   if (share == expected)
     return {};
   return fail(op, "expected " + text(expected) + ", found " + text(share));
 }
+
+//===----------------------------------------------------------------------===//
+// Caches whose tokens are spread over the ranks
+//===----------------------------------------------------------------------===//
+
+void VerifyDistributedPass::followBatch(ShardBatchOp op) {
+  bool ok = needsWhole(op, op.getBatch());
+  if (ok && int64_t(op.getRanks()) != pageRanks) {
+    fail(op, "expected " + Twine(pageRanks) + " ranks as the module's caches have, "
+             "found " + Twine(op.getRanks()));
+    ok = false;
+  }
+  shares[op.getRead()] = {ok ? Share::Reading : Share::Unknown};
+  shares[op.getWrite()] = {ok ? Share::Writing : Share::Unknown};
+}
+
+Share VerifyDistributedPass::followWrite(LatentCacheWriteOp op) {
+  if (!needsWhole(op, {op.getX(), op.getNorm(), op.getRotary()}))
+    return {Share::Unknown};
+  Share batch = shareOf(op.getBatch());
+  if (batch.kind == Share::Unknown)
+    return batch;
+  bool spread = pageRanks > 1;
+  if (batch.kind != (spread ? Share::Writing : Share::Whole))
+    return fail(op, "expected " +
+                        text({spread ? Share::Writing : Share::Whole}) +
+                        " as its batch, found " + text(batch));
+  return {spread ? Share::Tokens : Share::Whole};
+}
+
+Share VerifyDistributedPass::followAttention(LatentAttentionOp op) {
+  if (op.getSelected() && !needsWhole(op, op.getSelected()))
+    return {Share::Unknown};
+  int64_t heads = op.getHeads(), width = rowWidth(op.getQ()) / heads;
+  Share q = shareOf(op.getQ()), cache = shareOf(op.getCache());
+  Share batch = shareOf(op.getBatch());
+  for (const Share &share : {q, cache, batch})
+    if (share.kind == Share::Unknown)
+      return share;
+  bool spread = pageRanks > 1;
+  if (cache.kind != (spread ? Share::Tokens : Share::Whole) ||
+      batch.kind != (spread ? Share::Reading : Share::Whole))
+    return fail(op, Twine("expected a cache and a batch of ") +
+                        (spread ? "some tokens" : "all tokens") + ", found " +
+                        text(cache) + " and " + text(batch));
+  if (spread != bool(op.getLse()))
+    return fail(op, "expected a second result if and only if its cache has some "
+                    "tokens");
+  if (!spread)
+    return followHeads(op, q, width, rowWidth(op.getResult()) / heads,
+                       std::nullopt);
+  // Queries of all heads, the same number of them from each rank.
+  if (q.kind == Share::Whole)
+    q = {Share::Padded, rowWidth(op.getQ()) / ranks, rowWidth(op.getQ())};
+  if (q.kind != Share::Padded)
+    return fail(op, "needs queries of all heads, found " + text(q));
+  if (q.part % width || q.all % width || q.part / width * ranks != heads)
+    return fail(op, "expected as many whole heads of each of " + Twine(ranks) +
+                        " ranks, found " + text(q));
+  return {Share::Partial, q.part / width, q.all / width};
+}
+
+Share VerifyDistributedPass::followMerge(MergeAttentionOp op) {
+  if (int64_t(op.getRanks()) != ranks)
+    return fail(op, "expected " + Twine(ranks) + " ranks as the module has, found " +
+                        Twine(op.getRanks()));
+  Share x = shareOf(op.getX()), lse = shareOf(op.getLse());
+  for (const Share &share : {x, lse})
+    if (share.kind == Share::Unknown)
+      return share;
+  if (x.kind != Share::Partial || !(x == lse) ||
+      x.part * ranks != int64_t(op.getHeads()))
+    return fail(op, "expected what some tokens contribute to its " +
+                        Twine(op.getHeads()) + " heads, found " + text(x) + " and " +
+                        text(lse));
+  int64_t width = rowWidth(op.getResult()) / x.part;
+  return {Share::Columns, x.part * width, x.all * width};
+}
+
+//===----------------------------------------------------------------------===//
+// All ops
+//===----------------------------------------------------------------------===//
 
 /// What a rank has of the results of `op`; of an mla.joined_linear, whose
 /// results differ, it is noted here.
@@ -299,13 +406,9 @@ Share VerifyDistributedPass::follow(Operation *op) {
             rowWidth(o.getResult()) / heads,
             std::pair(shareOf(o.getKvB()), int64_t(o.getNope() + o.getV())));
       })
-      .Case([&](LatentAttentionOp o) {
-        if (o.getSelected() && !needsWhole(op, o.getSelected()))
-          return Share{Share::Unknown};
-        int64_t heads = o.getHeads();
-        return followHeads(op, shareOf(o.getQ()), rowWidth(o.getQ()) / heads,
-                           rowWidth(o.getResult()) / heads, std::nullopt);
-      })
+      .Case([&](LatentAttentionOp o) { return followAttention(o); })
+      .Case([&](LatentCacheWriteOp o) { return followWrite(o); })
+      .Case([&](MergeAttentionOp o) { return followMerge(o); })
       .Case([&](ExpertsOp o) {
         if (!needsWhole(op, {o.getIndices(), o.getWeights()}))
           return Share{Share::Unknown};
@@ -328,11 +431,6 @@ Share VerifyDistributedPass::follow(Operation *op) {
       .Case([&](AllReduceOp o) {
         return followCollective(op, o.getX(), o.getRanks(), {});
       })
-      .Case([&](AllGatherOp o) {
-        for (auto [x, all] : llvm::zip(o.getXs(), o.getAlls()))
-          followCollective(op, x, o.getRanks(), all);
-        return Share();
-      })
       .Case([&](AllReduceRMSNormOp o) {
         Share sum = followCollective(op, o.getX(), o.getRanks(), {});
         if (o.getResidual() && !needsWhole(op, o.getResidual()))
@@ -350,6 +448,10 @@ Share VerifyDistributedPass::follow(Operation *op) {
                             text(table));
       })
       .Default([&](Operation *) {
+        auto isCache = [](Value v) { return isa<CacheType>(v.getType()); };
+        if (pageRanks > 1 && llvm::any_of(op->getOperands(), isCache))
+          return fail(op, "expected no cache but latent ones in a module whose "
+                          "caches' tokens are spread");
         return Share{needsWhole(op, op->getOperands()) ? Share::Whole
                                                        : Share::Unknown};
       });
@@ -372,6 +474,12 @@ void VerifyDistributedPass::runOnOperation() {
         << maxRanks << " ranks, found " << ranks;
     return signalPassFailure();
   }
+  pageRanks = number(pageRanksAttr, 1);
+  if (pageRanks != 1 && pageRanks != ranks) {
+    module.emitError("expected caches whose tokens are spread over all ")
+        << ranks << " ranks, found " << pageRanks;
+    return signalPassFailure();
+  }
   for (auto function : module.getOps<func::FuncOp>())
     function.walk([&](Operation *op) {
       if (isa<func::FuncOp, GetWeightOp, GetCacheOp>(op))
@@ -381,6 +489,13 @@ void VerifyDistributedPass::runOnOperation() {
              llvm::zip(joined.getWeights(), joined.getResults()))
           shares[result] =
               followLinear(op, joined.getX(), weight, shareOf(weight));
+        return;
+      }
+      if (auto batch = dyn_cast<ShardBatchOp>(op))
+        return followBatch(batch);
+      if (auto gather = dyn_cast<AllGatherOp>(op)) {
+        for (auto [x, all] : llvm::zip(gather.getXs(), gather.getAlls()))
+          shares[all] = followCollective(op, x, gather.getRanks(), all);
         return;
       }
       Share share = follow(op);

@@ -4,16 +4,12 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/cache/PageAllocator.h"
-#include "mla/Plan/Plan.h"
 #include <utility>
 
 namespace mla::runtime {
 
-static int64_t pagesFor(int64_t tokens) {
-  return (tokens + plan::pageTokens - 1) / plan::pageTokens;
-}
-
-PageAllocator::PageAllocator(int64_t capacity) : total(capacity) {
+PageAllocator::PageAllocator(int64_t capacity, int64_t pageTokens)
+    : total(capacity), pageTokens(pageTokens) {
   free.reserve(static_cast<size_t>(capacity));
   for (int64_t page = capacity; page-- > 0;)
     free.push_back(static_cast<int32_t>(page));
@@ -23,7 +19,7 @@ Status PageAllocator::take(int64_t count, std::vector<int32_t> &pages) {
   if (count > available())
     return exhausted(
         "the cache is full: " + std::to_string(count) + " more pages of " +
-        std::to_string(plan::pageTokens) + " tokens are needed, " +
+        std::to_string(pageTokens) + " tokens are needed, " +
         std::to_string(available()) + " of " + std::to_string(total) +
         " are free; a larger cache can be set with --cache-tokens");
   for (int64_t i = 0; i < count; ++i) {
@@ -50,7 +46,8 @@ Sequence &Sequence::operator=(Sequence &&other) noexcept {
 }
 
 Status Sequence::extend(int64_t count) {
-  int64_t needed = pagesFor(tokens + count) - static_cast<int64_t>(held.size());
+  int64_t needed = allocator->pagesFor(tokens + count) -
+                   static_cast<int64_t>(held.size());
   if (needed > 0)
     MLA_RETURN_IF_ERROR(allocator->take(needed, held));
   tokens += count;
@@ -60,7 +57,7 @@ Status Sequence::extend(int64_t count) {
 void Sequence::truncate(int64_t length) {
   if (length >= tokens)
     return;
-  auto keep = static_cast<size_t>(pagesFor(length));
+  auto keep = static_cast<size_t>(allocator->pagesFor(length));
   allocator->release(std::span(held).subspan(keep));
   held.resize(keep);
   tokens = length;

@@ -2,8 +2,9 @@
 //
 // Part of mla. The cache is cut into pages of plan::pageTokens tokens. A page
 // number names the same page in the cache of every layer, so one list of pages
-// describes a sequence in all of them. The memory itself belongs to the
-// executor; here are only numbers.
+// describes a sequence in all of them; where the tokens are spread over the ranks, a
+// number stands for a page on every rank (plan::Plan::tokensOfPage). The memory
+// itself belongs to the executor; here are only numbers.
 //
 // Threads: an allocator and the sequences of it belong to one thread at a time.
 //
@@ -11,6 +12,7 @@
 #ifndef MLA_RUNTIME_CACHE_PAGEALLOCATOR_H
 #define MLA_RUNTIME_CACHE_PAGEALLOCATOR_H
 
+#include "mla/Plan/Plan.h"
 #include "mla/Support/Status.h"
 #include <cstdint>
 #include <memory>
@@ -21,9 +23,16 @@ namespace mla::runtime {
 
 class PageAllocator {
 public:
-  explicit PageAllocator(int64_t capacity);
+  /// `capacity` page numbers that stand for `pageTokens` tokens each.
+  explicit PageAllocator(int64_t capacity,
+                         int64_t pageTokens = plan::pageTokens);
 
   int64_t capacity() const { return total; }
+  int64_t tokensOfPage() const { return pageTokens; }
+  /// Page numbers that so many tokens of one sequence need.
+  int64_t pagesFor(int64_t tokens) const {
+    return (tokens + pageTokens - 1) / pageTokens;
+  }
   int64_t available() const { return static_cast<int64_t>(free.size()); }
 
   /// Appends `count` pages to `pages`. Exhausted, with numbers and without
@@ -32,7 +41,7 @@ public:
   void release(std::span<const int32_t> pages);
 
 private:
-  const int64_t total;
+  const int64_t total, pageTokens;
   std::vector<int32_t> free; ///< Used from the back; low numbers first.
 };
 

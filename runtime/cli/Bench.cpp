@@ -99,10 +99,11 @@ Status bench(const BenchOptions &options, std::ostream &out) {
     return benchStep(options, out);
   runtime::EngineOptions engineOptions = options.engine;
   engineOptions.measureOnly = true;
-  if (engineOptions.cacheTokens == 0)
+  if (engineOptions.cacheTokens == 0) {
     engineOptions.cacheTokens =
-        options.sequences *
-        (options.promptTokens + options.decodeTokens + plan::pageTokens);
+        options.sequences * (options.promptTokens + options.decodeTokens);
+    engineOptions.extraPages = options.sequences;
+  }
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> engine,
                        runtime::Engine::load(options.plan, engineOptions));
   MLA_ASSIGN_OR_RETURN(bool onDevice,

@@ -324,10 +324,13 @@ Status benchStep(const BenchOptions &options, std::ostream &out) {
   runtime::EngineOptions engineOptions = options.engine;
   engineOptions.measureOnly = true;
   if (engineOptions.cacheTokens == 0)
-    for (const BenchSetting &step : options.steps)
-      engineOptions.cacheTokens = std::max(
-          engineOptions.cacheTokens,
-          step.sequences * (step.context + step.tokens + 2 * plan::pageTokens));
+    for (const BenchSetting &step : options.steps) {
+      engineOptions.cacheTokens =
+          std::max(engineOptions.cacheTokens,
+                   step.sequences * (step.context + step.tokens));
+      engineOptions.extraPages =
+          std::max<int64_t>(engineOptions.extraPages, 2 * step.sequences);
+    }
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> engine,
                        runtime::Engine::load(options.plan, engineOptions));
   MLA_ASSIGN_OR_RETURN(hal::DeviceFacts facts, engine->facts());

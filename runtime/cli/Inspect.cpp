@@ -143,7 +143,8 @@ Status inspectPlan(const InspectOptions &options, std::ostream &out) {
       << memory.workspace << " bytes, ports " << memory.ports
       << " bytes, cache " << memory.cachePerToken << " bytes a token\n"
       << "cache        " << plan.caches.size() << " caches, "
-      << formatBytes(memory.cachePerToken) << " a token\n"
+      << formatBytes(memory.cachePerToken) << " a token"
+      << (plan.ranks.pageRanks > 1 ? ", on the rank that has it" : "") << "\n"
       << "kernels      " << plan.kernels.size() << " in " << plan.library
       << "\n";
   for (const plan::Program &program : plan.programs) {

@@ -16,15 +16,17 @@ Status logits(const LogitsOptions &options, std::ostream &err) {
   int64_t tokens = 0;
   for (const std::string &text : options.ids) {
     MLA_ASSIGN_OR_RETURN(std::vector<int32_t> ids, parseIds(text));
-    // Every sequence ends in a page that is filled in part.
-    tokens += static_cast<int64_t>(ids.size()) + plan::pageTokens;
+    tokens += static_cast<int64_t>(ids.size());
     texts.push_back(std::move(ids));
   }
   if (texts.empty())
     return invalid("at least one --ids is needed");
   runtime::EngineOptions engineOptions = options.engine;
-  if (engineOptions.cacheTokens == 0)
+  if (engineOptions.cacheTokens == 0) {
     engineOptions.cacheTokens = tokens;
+    // Every sequence ends in a page that is filled in part.
+    engineOptions.extraPages = static_cast<int64_t>(texts.size());
+  }
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> engine,
                        runtime::Engine::load(options.plan, engineOptions));
 

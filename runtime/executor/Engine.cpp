@@ -184,7 +184,7 @@ plan::SymbolValues Engine::fillPorts(const ProgramRun &run,
   // Pages that hold everything up to the last token of the piece.
   auto pagesOf = [&](const Piece &piece) {
     int64_t end = lengths[piece.sequence] + piece.begin + piece.tokens;
-    return (end + plan::pageTokens - 1) / plan::pageTokens;
+    return pages->pagesFor(end);
   };
   int64_t columns = 1;
   for (const Piece &piece : run.pieces)
@@ -266,8 +266,12 @@ Status Engine::runProgram(const RankStep &step) {
 }
 
 void Engine::countSaturated(int64_t tokens) {
-  const auto *counts = port<const int32_t>(plan::Port::Saturated);
-  saturated = std::accumulate(counts, counts + tokens, saturated);
+  // All ranks have the same rows, or each its own.
+  size_t counting = thePlan.ranks.pageRanks > 1 ? ranks.size() : 1;
+  for (size_t r = 0; r < counting; ++r) {
+    const auto *counts = ranks[r]->port<const int32_t>(plan::Port::Saturated);
+    saturated = std::accumulate(counts, counts + tokens, saturated);
+  }
 }
 
 bool Engine::hasFp8Cache() const {
@@ -278,6 +282,13 @@ bool Engine::hasFp8Cache() const {
 }
 
 Status Engine::raiseLargest(const Sequence &sequence, std::span<float> amax) {
+  // Block b of the positions is on rank b % pageRanks.
+  int64_t pageRanks = thePlan.ranks.pageRanks;
+  if (pageRanks > 1 && ranks.size() != static_cast<size_t>(pageRanks))
+    return unsupported("the caches' tokens are spread over " +
+                       std::to_string(pageRanks) +
+                       " ranks, of which this process runs " +
+                       std::to_string(ranks.size()));
   std::vector<std::byte> page;
   for (size_t c = 0; c < thePlan.caches.size(); ++c) {
     const plan::Cache &cache = thePlan.caches[c];
@@ -293,11 +304,13 @@ Status Engine::raiseLargest(const Sequence &sequence, std::span<float> amax) {
         *elementBytes(cache.format) * static_cast<uint64_t>(cache.width);
     for (int64_t at = 0; at < sequence.length(); at += plan::pageTokens) {
       int64_t rows = std::min(plan::pageTokens, sequence.length() - at);
+      int64_t block = at / plan::pageTokens;
+      Rank &rank = *ranks[static_cast<size_t>(block % pageRanks)];
       auto number = static_cast<uint64_t>(
-          sequence.pages()[static_cast<size_t>(at / plan::pageTokens)]);
+          sequence.pages()[static_cast<size_t>(block / pageRanks)]);
       page.resize(static_cast<uint64_t>(rows) * rowBytes);
-      MLA_RETURN_IF_ERROR(ranks[0]->device().read(
-          ranks[0]->cache(c), number * plan::pageTokens * rowBytes, page));
+      MLA_RETURN_IF_ERROR(rank.device().read(
+          rank.cache(c), number * plan::pageTokens * rowBytes, page));
       std::vector<float> values(static_cast<size_t>(rows * cache.width));
       quant::dequantizeRows({cache.format, rows, cache.width, page, {}, {}}, 0,
                             values);

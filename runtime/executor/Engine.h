@@ -108,14 +108,16 @@ public:
   int64_t cacheTokens() const;
   MemoryUse memory() const; ///< Of all ranks in this process.
   /// Values that were beyond the range of an FP8 latent cache when they were
-  /// written, over all layers of all steps, and were cut off there.
+  /// written, over all layers of all steps, and were cut off there. With caches
+  /// whose tokens are spread over the ranks, those of the ranks in this process.
   int64_t saturatedValues() const { return saturated; }
   bool hasFp8Cache() const;
 
   /// Raises amax[c] to the largest magnitude among the rows of `sequence` in
   /// cache c, for each cache of the plan that is latent. Unsupported if such a
   /// cache is not in f32, bf16 or f16, Numeric if it has NaN or infinity there.
-  /// `amax` has an entry for every cache.
+  /// `amax` has an entry for every cache. Unsupported if only some of the ranks that
+  /// the cache's tokens are spread over are in this process.
   Status raiseLargest(const Sequence &sequence, std::span<float> amax);
 
   /// Empty without EngineOptions::profile. Of the first rank in this process.

@@ -25,6 +25,8 @@ struct EngineOptions {
   /// Tokens that the cache holds, over all sequences; rounded up to pages.
   /// 0: the model's context, but defaultCacheTokens at the most.
   int64_t cacheTokens = 0;
+  /// Page numbers beyond those, for sequences whose last page is filled in part.
+  int64_t extraPages = 0;
   /// Replaces the folder that the plan names, if not empty.
   std::filesystem::path checkpoint = {};
   int gpu = 0; ///< Which, for a plan of a GPU.

@@ -13,14 +13,16 @@ namespace mla::runtime {
 namespace {
 
 /// Pages of the whole cache.
-Result<int64_t> cachePages(const EngineOptions &options, int64_t context) {
+Result<int64_t> cachePages(const EngineOptions &options, const plan::Plan &plan,
+                           int64_t context) {
   if (options.cacheTokens < 0)
     return invalid("the cache cannot hold " +
                    std::to_string(options.cacheTokens) + " tokens");
   int64_t tokens = options.cacheTokens != 0
                        ? options.cacheTokens
                        : std::min(context, defaultCacheTokens);
-  int64_t count = tokens / plan::pageTokens + (tokens % plan::pageTokens != 0);
+  int64_t page = plan.tokensOfPage();
+  int64_t count = tokens / page + (tokens % page != 0) + options.extraPages;
   if (count > std::numeric_limits<int32_t>::max())
     return invalid("a cache of " + std::to_string(tokens) +
                    " tokens has more pages than can be numbered");
@@ -95,9 +97,11 @@ Engine::load(const std::filesystem::path &folder,
   std::unique_ptr<Engine> engine(new Engine);
   MLA_ASSIGN_OR_RETURN(engine->thePlan, plan::read(folder));
   MLA_ASSIGN_OR_RETURN(int64_t capacity,
-                       cachePages(options, engine->contextLength()));
+                       cachePages(options, engine->thePlan,
+                                  engine->contextLength()));
   MLA_RETURN_IF_ERROR(engine->loadRanks(folder, options, capacity));
-  engine->pages = std::make_shared<PageAllocator>(capacity);
+  engine->pages = std::make_shared<PageAllocator>(
+      capacity, engine->thePlan.tokensOfPage());
   return engine;
 }
 
@@ -125,10 +129,12 @@ Status Engine::loadRanks(const std::filesystem::path &folder,
       [&](size_t i) -> Status {
         int64_t number = local.first + static_cast<int64_t>(i);
         bool first = i == 0;
+        // Each rank counts what is cut off in its own rows of an FP8 cache.
+        bool results = first || thePlan.ranks.pageRanks > 1;
         MLA_ASSIGN_OR_RETURN(
             ranks[i],
             Rank::load({thePlan, folder, number,
-                        threadsOfRank(options, local.count), capacity, first,
+                        threadsOfRank(options, local.count), capacity, results,
                         options.progress && first &&
                             (!options.group || options.group->rank() == 0),
                         options.group        ? options.group
@@ -158,11 +164,11 @@ Status Engine::loadRanks(const std::filesystem::path &folder,
 
 int64_t Engine::contextLength() const {
   return std::min(thePlan.model.maxPositions,
-                  thePlan.maxPages * plan::pageTokens);
+                  thePlan.maxPages * thePlan.tokensOfPage());
 }
 
 int64_t Engine::cacheTokens() const {
-  return pages->capacity() * plan::pageTokens;
+  return pages->capacity() * pages->tokensOfPage();
 }
 
 int64_t Engine::largestStepWithLogits() const {

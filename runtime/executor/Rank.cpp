@@ -153,11 +153,12 @@ Status Rank::compareWithOthers() {
   uint64_t mine = fnv1a64(
       textOf(port<std::byte>(sample ? plan::Port::Sampled : plan::Port::Logits),
              outputs * (sample ? 1 : vocab) * sizeof(float)));
-  mine = fnv1a64(
-      textOf(port<std::byte>(plan::Port::Saturated),
-             static_cast<size_t>(current.symbols[plan::Symbol::Tokens]) *
-                 sizeof(int32_t)),
-      mine);
+  if (plan.ranks.pageRanks == 1) // Else each rank counts its own rows.
+    mine = fnv1a64(
+        textOf(port<std::byte>(plan::Port::Saturated),
+               static_cast<size_t>(current.symbols[plan::Symbol::Tokens]) *
+                   sizeof(int32_t)),
+        mine);
   std::vector<uint64_t> all(static_cast<size_t>(exchange->size()));
   MLA_RETURN_IF_ERROR(exchange->allGatherBytes(
       std::as_bytes(std::span(&mine, 1)),

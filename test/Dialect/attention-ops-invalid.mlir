@@ -197,3 +197,67 @@ func.func @indexer_c3_zero(%q: tensor<?x24xf32>, %w: tensor<?x3xf32>, %c: !mla.c
   %0 = mla.indexer %q, %w, %c, %b {heads = 3, topk = 0, scale = 0.25} : (tensor<?x24xf32>, tensor<?x3xf32>, !mla.cache<index, 8xf32>, !mla.batch) -> tensor<?x0xi32>
   return
 }
+
+// -----
+
+func.func @latent_attention_c4(%q: tensor<?x40xf32>, %c: !mla.cache<latent, 20xf32>, %b: !mla.batch) {
+  // expected-error@+1 {{C4: expected an lse row of 2, found 16}}
+  %0, %1 = mla.latent_attention %q, %c, %b {heads = 2, kv_lora = 16, scale = 0.25} : (tensor<?x40xf32>, !mla.cache<latent, 20xf32>, !mla.batch) -> (tensor<?x32xf32>, tensor<?x16xf32>)
+  return
+}
+
+// -----
+
+func.func @latent_attention_c4_selected(%q: tensor<?x40xf32>, %c: !mla.cache<latent, 20xf32>, %b: !mla.batch, %s: tensor<?x16xi32>) {
+  // expected-error@+1 {{C4: expected no lse with selected positions}}
+  %0, %1 = mla.latent_attention %q, %c, %b selected %s {heads = 2, kv_lora = 16, scale = 0.25} : (tensor<?x40xf32>, !mla.cache<latent, 20xf32>, !mla.batch, tensor<?x16xi32>) -> (tensor<?x32xf32>, tensor<?x2xf32>)
+  return
+}
+
+// -----
+
+func.func @merge_attention_c1(%x: tensor<?x32xf32>, %l: tensor<?x2xf32>) {
+  // expected-error@+1 {{C1: expected a number of ranks of at least 2, found 1}}
+  %0 = mla.merge_attention %x, %l {heads = 2, ranks = 1} : (tensor<?x32xf32>, tensor<?x2xf32>) -> tensor<?x32xf32>
+  return
+}
+
+// -----
+
+func.func @merge_attention_c2(%x: tensor<?x32xf32>, %l: tensor<?x4xf32>) {
+  // expected-error@+1 {{C2: expected heads that 3 ranks divide, found 4}}
+  %0 = mla.merge_attention %x, %l {heads = 4, ranks = 3} : (tensor<?x32xf32>, tensor<?x4xf32>) -> tensor<?x16xf32>
+  return
+}
+
+// -----
+
+func.func @merge_attention_c2_heads(%x: tensor<?x32xf32>, %l: tensor<?x4xf32>) {
+  // expected-error@+1 {{C2: expected heads of at least 1, found -2}}
+  %0 = mla.merge_attention %x, %l {heads = -2, ranks = 2} : (tensor<?x32xf32>, tensor<?x4xf32>) -> tensor<?x16xf32>
+  return
+}
+
+// -----
+
+func.func @merge_attention_c2_lse(%x: tensor<?x32xf32>, %l: tensor<?x2xf32>) {
+  // expected-error@+1 {{C2: expected an lse row of 4, found 2}}
+  %0 = mla.merge_attention %x, %l {heads = 4, ranks = 2} : (tensor<?x32xf32>, tensor<?x2xf32>) -> tensor<?x16xf32>
+  return
+}
+
+// -----
+
+func.func @merge_attention_c3(%x: tensor<?x32xf32>, %l: tensor<?x4xf32>) {
+  // expected-error@+1 {{C3: expected a result row of 16, found 8}}
+  %0 = mla.merge_attention %x, %l {heads = 4, ranks = 2} : (tensor<?x32xf32>, tensor<?x4xf32>) -> tensor<?x8xf32>
+  return
+}
+
+// -----
+
+func.func @merge_attention_c3_heads(%x: tensor<?x34xf32>, %l: tensor<?x4xf32>) {
+  // expected-error@+1 {{C3: expected an x row of 4 heads, found 34}}
+  %0 = mla.merge_attention %x, %l {heads = 4, ranks = 2} : (tensor<?x34xf32>, tensor<?x4xf32>) -> tensor<?x17xf32>
+  return
+}

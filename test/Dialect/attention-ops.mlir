@@ -31,6 +31,19 @@ func.func @latent_attention(%q: tensor<?x40xf32>, %c: !mla.cache<latent, 20xf32>
   return
 }
 
+// Tests attention to the tokens that one rank has, and what merges it.
+// CHECK-LABEL: func.func @partial_attention
+// CHECK-SAME: (%[[Q:.*]]: tensor<?x40xf32>, %[[C:.*]]: !mla.cache<latent, 20xf32>, %[[B:.*]]: !mla.batch)
+func.func @partial_attention(%q: tensor<?x40xf32>, %c: !mla.cache<latent, 20xf32>, %b: !mla.batch) {
+  // CHECK: %[[Y:.*]], %[[LSE:.*]] = mla.latent_attention %[[Q]], %[[C]], %[[B]] {heads = 2 : i64, kv_lora = 16 : i64, scale = 2.500000e-01 : f64} : (tensor<?x40xf32>, !mla.cache<latent, 20xf32>, !mla.batch) -> (tensor<?x32xf32>, tensor<?x2xf32>)
+  %y, %lse = mla.latent_attention %q, %c, %b {heads = 2, kv_lora = 16, scale = 0.25} : (tensor<?x40xf32>, !mla.cache<latent, 20xf32>, !mla.batch) -> (tensor<?x32xf32>, tensor<?x2xf32>)
+  // CHECK: mla.merge_attention %[[Y]], %[[LSE]] {heads = 2 : i64, ranks = 2 : i64} : (tensor<?x32xf32>, tensor<?x2xf32>) -> tensor<?x16xf32>
+  %0 = mla.merge_attention %y, %lse {heads = 2, ranks = 2} : (tensor<?x32xf32>, tensor<?x2xf32>) -> tensor<?x16xf32>
+  // CHECK: mla.merge_attention %[[Y]], %[[LSE]] {heads = 2 : i64, local, ranks = 2 : i64} :
+  %1 = mla.merge_attention %y, %lse {heads = 2, ranks = 2, local} : (tensor<?x32xf32>, tensor<?x2xf32>) -> tensor<?x16xf32>
+  return
+}
+
 // CHECK-LABEL: func.func @expand_value
 // CHECK-SAME: (%[[X:.*]]: tensor<?x32xf32>, %[[W:.*]]: !mla.weight<24x16xbf16>)
 func.func @expand_value(%x: tensor<?x32xf32>, %w: !mla.weight<24x16xbf16>) {

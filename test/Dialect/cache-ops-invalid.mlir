@@ -154,3 +154,11 @@ mla.cache @cache_c1_negative : !mla.cache<latent, 12xfp8_e4m3> {scale = -1.0 : f
 
 // expected-error@+1 {{C1: expected a positive, finite scale, found 0x7F800000 : f32}}
 mla.cache @cache_c1_infinite : !mla.cache<latent, 12xfp8_e4m3> {scale = 0x7F800000 : f32}
+
+// -----
+
+func.func @shard_batch_c1(%b: !mla.batch) {
+  // expected-error@+1 {{C1: expected a number of ranks of at least 2, found 1}}
+  %0, %1 = mla.shard_batch %b {ranks = 1 : i64}
+  return
+}

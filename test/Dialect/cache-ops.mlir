@@ -53,3 +53,12 @@ func.func @latent_cache_write(%x: tensor<?x12xf32>, %n: !mla.weight<8xbf16>, %cs
   %0 = mla.latent_cache_write %x, %n, %cs, %c, %b {eps = 0.125, interleaved = true} : (tensor<?x12xf32>, !mla.weight<8xbf16>, tensor<?x4xf32>, !mla.cache<latent, 12xf32>, !mla.batch) -> !mla.cache<latent, 12xf32>
   return
 }
+
+// Tests the batch that a rank's part of a cache sees.
+// CHECK-LABEL: func.func @shard_batch
+// CHECK-SAME: (%[[B:.*]]: !mla.batch)
+func.func @shard_batch(%b: !mla.batch) {
+  // CHECK: %{{.*}}, %{{.*}} = mla.shard_batch %[[B]] {ranks = 8 : i64}
+  %read, %write = mla.shard_batch %b {ranks = 8 : i64}
+  return
+}

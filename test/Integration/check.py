@@ -10,6 +10,9 @@
                                          values, and that it is not the original
   check.py agree PLAN PLAN GOLDEN.json [TOLERANCE [TOKENS]]
                                          the logits of every token, but of so many
+  check.py ranks PLAN ONE_RANK_PLAN [CHUNK]
+                                         sequences that end around edges of pages
+  check.py scales A.json B.json          of mla-run calibrate
   check.py perplexity EXPECTED PERCENT   reads mla-run's JSON from stdin
   check.py limits SECONDS MEGABYTES -- COMMAND...
 
@@ -196,6 +199,27 @@ def agree(a, b, path, tolerance="0", elsewhere="0"):
     assert beyond <= int(elsewhere), f"expected at most {elsewhere} tokens beyond"
 
 
+def ranks(plan, one, chunk="50"):
+    lists = [[(11 * i * i + 7 * n + 3) % 997 for i in range(n)]
+             for n in (1, 63, 64, 65, 129, 600)]
+    found, expected = (logits(p, lists, "--chunk", chunk) for p in (plan, one))
+    for ids, (_, a), (_, b) in zip(lists, found, expected):
+        check_error(f"{len(ids)} tokens", a, b)
+
+
+def scales(a, b):
+    left, right = (json.load(open(path)) for path in (a, b))
+    def numbers(value):
+        if isinstance(value, dict):
+            return [n for key in sorted(value) for n in numbers(value[key])]
+        if isinstance(value, list):
+            return [n for part in value for n in numbers(part)]
+        return [value] if isinstance(value, (int, float)) else []
+    left, right = numbers(left), numbers(right)
+    assert len(set(left)) > 3, left
+    check_error(f"{len(left)} numbers", left, right)
+
+
 def perplexity(expected, percent):
     """`expected`: a number, or a file of mla-run's JSON."""
     data = json.load(sys.stdin)
@@ -220,6 +244,6 @@ def limits(seconds, megabytes, dashes, *command):
 
 
 if __name__ == "__main__":
-    checks = [golden, kjv, invariance, same, quantized, agree, perplexity,
-              limits]
+    checks = [golden, kjv, invariance, same, quantized, agree, ranks, scales,
+              perplexity, limits]
     {c.__name__: c for c in checks}[sys.argv[1]](*sys.argv[2:])

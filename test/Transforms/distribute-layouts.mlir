@@ -9,7 +9,7 @@
 // is divided too, and its logits are gathered.
 #routing = #mla.routing<topk = 2, groups = 1, topk_groups = 1, scoring = softmax, method = greedy, normalize = true, scale = 1.0 : f64>
 // REMARK: divided unevenly: 2 parts of at most 3 of 5 experts
-// CHECK: module attributes {mla.layout = "attention tp4, experts tp2xep2, latent projections replicated, router sharded", mla.ranks = 4 : i64}
+// CHECK: module attributes {mla.layout = "attention tp4, experts tp2xep2, latent projections replicated, router sharded, cache replicated", mla.ranks = 4 : i64}
 // CHECK-DAG: mla.weight @router : !mla.weight<5x16xbf16> from "router" shard <[5, 16] dim 0 in 4>
 // CHECK-DAG: mla.weight @gate : !mla.weight<3x16x16xnvfp4> from "{}.gate" scales ["{}.gs", "{}.gg"] shard <[5, 32, 16] dim 0 in 2 by 2, dim 1 in 2>
 // CHECK-DAG: mla.weight @down : !mla.weight<3x16x16xnvfp4> from "{}.down" scales ["{}.ds", "{}.dg"] shard <[5, 16, 32] dim 0 in 2 by 2, dim 2 in 2>

@@ -12,7 +12,7 @@
 
 // Tests heads, with a query that is one part of a joined linear: its rows and those
 // of kv_b, and columns of o_proj. Caches, rotation and kv_a stay.
-// CHECK: module attributes {mla.layout = "attention tp2, latent projections replicated", mla.ranks = 2 : i64}
+// CHECK: module attributes {mla.layout = "attention tp2, latent projections replicated, cache replicated", mla.ranks = 2 : i64}
 // CHECK-DAG: mla.weight @q : !mla.weight<24x16xbf16> from "q" shard <[48, 16] dim 0 in 2>
 // CHECK-DAG: mla.weight @kv_a : !mla.weight<14x16xbf16> from "kv_a"{{$}}
 // CHECK-DAG: mla.weight @kv_b : !mla.weight<28x10xbf16> from "kv_b" shard <[56, 10] dim 0 in 2>

@@ -346,18 +346,47 @@ def best(scores, count):
     return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:count]
 
 
-def attend(op, q, cache, selected):
-    out = []
+# Tokens of a block of a sharded cache. Prompts here are short: with 64 they would all
+# be in the first rank's.
+BLOCK = 4
+
+
+def attend(op, q, cache, read, selected):
+    """Also the logarithm of the sum of each head's weights."""
+    out, sums = [], []
     for t, row in enumerate(q):
-        places = [p for p in selected[t] if p >= 0] if selected else range(t + 1)
-        heads = []
+        places = read[t] if read else range(t + 1)
+        if selected:
+            places = [p for p in selected[t] if p >= 0]
+        heads, logarithms = [], []
         for head in heads_of(row, op.heads):
+            if not places:
+                heads.append([0.0] * op.kv_lora)
+                logarithms.append(-math.inf)
+                continue
             scores = [op.scale * dot(head, cache[p]) for p in places]
             top = max(scores)
             weights = [math.exp(s - top) for s in scores]
             total = sum(weights)
             values = columns_of([cache[p][: op.kv_lora] for p in places])
             heads.append([dot(weights, v) / total for v in values])
+            logarithms.append(top + math.log(total))
+        out.append(flat(heads))
+        sums.append(logarithms)
+    return [out, sums]
+
+
+def merge(op, values, lses, number):
+    """The heads of rank `number`, of what all ranks have of all heads."""
+    own = op.heads // op.ranks
+    out = []
+    for rows, sums in zip(zip(*values), zip(*lses)):
+        heads = []
+        for h in range(number * own, (number + 1) * own):
+            top = max(s[h] for s in sums)
+            weights = [math.exp(s[h] - top) for s in sums]
+            parts = columns_of([heads_of(row, op.heads)[h] for row in rows])
+            heads.append([dot(weights, part) / sum(weights) for part in parts])
         out.append(flat(heads))
     return out
 
@@ -461,17 +490,23 @@ class Rank:
                 return [[self.rope(row, cs, a) for row, cs in zip(v[0], v[1])]]
             case "cache_write":
                 return [[flat(parts) for parts in zip(*v[2:])]]
+            case "shard_batch":
+                own = [p for p in tokens if p // BLOCK % a["ranks"] == self.number]
+                return [[[p for p in own if p <= t] for t in tokens], own]
             case "latent_cache_write":
-                latent = len(v[1])
+                latent, written = len(v[1]), tokens if v[4] is None else v[4]
                 return [[
                     rms_norm(row[:latent], v[1], a["eps"])
                     + rotate(row[latent:], cs, a["interleaved"])
-                    for row, cs in zip(v[0], v[2])
+                    if t in written
+                    else None
+                    for t, (row, cs) in enumerate(zip(v[0], v[2]))
                 ]]
             case "absorb_query":
                 return [[self.absorb(row, v[1], cs, a) for row, cs in zip(v[0], v[2])]]
             case "latent_attention":
-                return [attend(op, v[0], v[1], v[3] if len(v) > 3 else None)]
+                found = attend(op, *v[:3], v[3] if len(v) > 3 else None)
+                return found[: len(op.results)]
             case "expand_value":
                 per_head = a["nope"] + a["v"]
                 return [[
@@ -545,6 +580,12 @@ def evaluate(module, parts, ids, numbers):
                     all_of_it = [flat(same)[:width] for same in zip(*values)]
                 for rank in ranks:
                     rank.values[result] = all_of_it
+            continue
+        if op.name == "mla.merge_attention":
+            assert op.ranks == len(ranks), f"{op.ranks} ranks in {op.name}"
+            x, lse = ([rank.values[name] for rank in ranks] for name in op.operands)
+            for rank in ranks:
+                rank.values[op.results[0]] = merge(op, x, lse, rank.number)
             continue
         if op.name == "mla.all_reduce_rms_norm":
             assert op.ranks == len(ranks), f"{op.ranks} ranks in {op.name}"

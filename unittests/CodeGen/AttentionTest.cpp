@@ -28,8 +28,9 @@ struct Case {
   Format cache = Format::F32;
 
   std::string kernel(host::KernelSite site) const {
-    return (latent ? host::latentAttention
-                   : host::attention)(site, shape, cache, scale, selected);
+    return latent
+               ? host::latentAttention(site, shape, cache, scale, selected)
+               : host::attention(site, shape, cache, scale, selected);
   }
   int64_t grid(int64_t tokens) const {
     return tokens * (latent ? host::headBlocks(shape.heads) : shape.heads);

@@ -297,6 +297,17 @@ TEST(PlanRoundTrip, RanksThatExchange) {
   EXPECT_EQ(parsed(print(p)).ranks.collectives, Ranks::Collectives::Exchange);
 }
 
+/// Caches whose tokens are spread; others are not mentioned.
+TEST(PlanRoundTrip, PageRanks) {
+  Plan p = samplePlan();
+  EXPECT_FALSE(has(print(p), "page_ranks"));
+  EXPECT_EQ(parsed(print(p)).ranks.pageRanks, 1);
+  EXPECT_EQ(p.tokensOfPage(), 64);
+  p.ranks.pageRanks = 4;
+  EXPECT_EQ(parsed(print(p)).ranks.pageRanks, 4);
+  EXPECT_EQ(p.tokensOfPage(), 256);
+}
+
 /// A cache or a workspace has no place for scales.
 TEST(PlanRoundTrip, BuffersHaveNoParts) {
   for (Format f : {Format::FP8Block, Format::NVFP4, Format::Int4G32})

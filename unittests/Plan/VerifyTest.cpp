@@ -59,6 +59,8 @@ const Rule rules[] = {
     // The ranks (ShardTest.cpp has more), sampling.
     {"ranks", [](Plan &p) { p.ranks.count = 0; },
      "at /ranks/count: expected an integer from 1 to 1024, found 0"},
+    {"ranksPages", [](Plan &p) { p.ranks.pageRanks = 0; },
+     "at /ranks/page_ranks: expected 1 or all 4 ranks, found 0"},
     {"ranksMany", [](Plan &p) { p.ranks.count = INT64_MAX; },
      "at /ranks/count: expected an integer from 1 to 1024"},
     {"ranksLayout", [](Plan &p) { p.ranks.layout = "a\nb"; },

@@ -32,6 +32,24 @@ TEST(Cache, PagesAreDistinctAndComeBack) {
   EXPECT_EQ(pages->available(), 5);
 }
 
+/// Where a number stands for a page on each of 3 ranks.
+TEST(Cache, NumbersOfSeveralPages) {
+  auto pages = std::make_shared<PageAllocator>(2, 3 * 64);
+  Sequence a(pages);
+  ASSERT_TRUE(a.extend(192).ok());
+  EXPECT_EQ(a.pages().size(), 1U);
+  ASSERT_TRUE(a.extend(1).ok());
+  EXPECT_EQ(a.pages().size(), 2U);
+  mla::Status status = a.extend(192);
+  EXPECT_EQ(status.code(), mla::StatusCode::Exhausted);
+  EXPECT_NE(status.message().find("1 more pages of 192 tokens"),
+            std::string::npos)
+      << status.message();
+  a.truncate(192);
+  EXPECT_EQ(a.pages().size(), 1U);
+  EXPECT_EQ(pages->available(), 1);
+}
+
 TEST(Cache, ExhaustedTakesNothing) {
   auto pages = std::make_shared<PageAllocator>(2);
   Sequence a(pages);

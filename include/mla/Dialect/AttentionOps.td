@@ -64,17 +64,53 @@ def MLA_LatentAttentionOp : MLA_Op<"latent_attention", [Pure]> {
     the token's row take part (they come first in it; -1 fills the
     rest).
 
+    The second result, if there is one, is for a cache of which each rank has some
+    of the tokens (`mla.shard_batch`, `mla.merge_attention`): the logarithm of the
+    sum of the exponentials of a token's scores, one for each head. A token that
+    sees none of the rows has zeros in the first result, and -inf in the second.
+
     - C1: `heads` and `kv_lora` are positive, and `cache` is latent and wider
       than `kv_lora`.
     - C2: a row of `q` is `heads` times the width of `cache`.
     - C3: a row of the result is `heads` * `kv_lora` values.
+    - C4: a row of `lse` is `heads` values, and `lse` is not there with `selected`.
 
     Lowers to: host `latent_attention`.
   }];
   let arguments = (ins MLA_Rows:$q, MLA_Cache:$cache, MLA_Batch:$batch, Optional<MLA_IndexRows>:$selected,
                        I64Attr:$heads, I64Attr:$kv_lora, F64Attr:$scale);
-  let results = (outs MLA_Rows:$result);
+  let results = (outs MLA_Rows:$result, Optional<MLA_Rows>:$lse);
   let assemblyFormat = "$q `,` $cache `,` $batch (`selected` $selected^)? attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def MLA_MergeAttentionOp : MLA_Op<"merge_attention", [Pure]> {
+  let summary = "Merges what the ranks' tokens contribute to attention";
+  let description = [{
+    A collective. Every rank has, in `x` and `lse`, the two results of
+    `mla.latent_attention` of all heads over the tokens that are in its cache. A rank
+    gets its part of the heads, h of `heads` / `ranks`, over all tokens:
+
+    `result[t, h] = sum over ranks r of w[r] * x of r [t, h]`, where
+    `w[r] = exp(lse of r [t, h] - m) / sum over s of exp(lse of s [t, h] - m)` and m
+    is the largest of them; zeros if all are -inf. Sums are taken in the order of the
+    ranks. Made by `mla-distribute` with a sharded cache.
+
+    With `local` nothing is exchanged, and the rank's own heads stand in the place of
+    what the others send: see `mla.all_reduce`.
+
+    - C1: `ranks` is at least 2.
+    - C2: `heads` is positive and divided by `ranks`, and a row of `lse` is `heads`
+      values.
+    - C3: a row of `x` is `ranks` times a row of the result, and divided by `heads`.
+
+    Lowers to: host `merge_attention`.
+
+    Example: `%2 = mla.merge_attention %1#0, %1#1 {heads = 64 : i64, ranks = 8 : i64} : (tensor<?x32768xf32>, tensor<?x64xf32>) -> tensor<?x4096xf32>`
+  }];
+  let arguments = (ins MLA_Rows:$x, MLA_Rows:$lse, I64Attr:$ranks, I64Attr:$heads, UnitAttr:$local);
+  let results = (outs MLA_Rows:$result);
+  let assemblyFormat = "$x `,` $lse attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }
 

@@ -78,11 +78,37 @@ def MLA_RopeOp : MLA_Op<"rope", [Pure]> {
   let hasVerifier = 1;
 }
 
+def MLA_ShardBatchOp : MLA_Op<"shard_batch", [Pure]> {
+  let summary = "A step as one rank's caches see it";
+  let description = [{
+    For caches whose tokens are spread over the ranks, page by page: positions
+    [64 b, 64 (b + 1)) of a sequence, block b, are those of rank b % `ranks`, where
+    they are block b / `ranks`. One page number stands for a page on every rank, for
+    64 * `ranks` tokens together; so sequences and page table are those of `batch`.
+
+    In `read` the position of a token is that of the last row of its sequence that
+    it sees and that this rank has; -1 if there is none. In `write` it is the place
+    of the token's own row if that is this rank's; -1 otherwise, and nothing is
+    written for it.
+
+    - C1: `ranks` is at least 2.
+
+    Lowers to: host `shard_batch`.
+
+    Example: `%read, %write = mla.shard_batch %batch {ranks = 8 : i64}`
+  }];
+  let arguments = (ins MLA_Batch:$batch, I64Attr:$ranks);
+  let results = (outs MLA_Batch:$read, MLA_Batch:$write);
+  let assemblyFormat = "$batch attr-dict";
+  let hasVerifier = 1;
+}
+
 def MLA_CacheWriteOp : MLA_Op<"cache_write", [MemoryEffects<[MemWrite]>]> {
   let summary = "Writes each token's row into a cache";
   let description = [{
     A row is the concatenation of the tokens' rows of `parts`. The result is
-    the cache after the write; what reads the new rows takes it as operand.
+    the cache after the write; what reads the new rows takes it as operand. A token
+    with a position below 0 (`mla.shard_batch`) is not written.
 
     - C1: the widths of `parts` add up to that of `cache`.
     - C2: the result has the type of `cache`.
@@ -100,7 +126,8 @@ def MLA_LatentCacheWriteOp : MLA_Op<"latent_cache_write", [MemoryEffects<[MemWri
   let description = [{
     A row of `x` is the output of kv_a_proj_with_mqa: kv_lora values, which are
     RMS-normed with `norm`, then the rotary part, which is rotated as by
-    `mla.rope`. Made by `mla-fuse-attention`.
+    `mla.rope`. Made by `mla-fuse-attention`. A token with a position below 0
+    (`mla.shard_batch`) is not written.
 
     - C1: `cache` is a latent cache whose width is that of `x`.
     - C2: `norm` has rank 1, and its values and those of a row of `rotary` add

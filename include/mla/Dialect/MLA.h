@@ -33,6 +33,9 @@ inline int64_t rowWidth(mlir::Value rows) {
 /// Attributes of a module that several ranks run together: how many (i64), and how
 /// the model is divided, for people (a string). A module for one rank has neither.
 constexpr llvm::StringLiteral ranksAttr = "mla.ranks", layoutAttr = "mla.layout";
+/// As many as ranks (i64) if the tokens of the caches are spread over them
+/// (mla.shard_batch); else it is not there.
+constexpr llvm::StringLiteral pageRanksAttr = "mla.page_ranks";
 /// Most ranks that a model is shared among.
 constexpr int64_t maxRanks = 1024;
 } // namespace mla

@@ -99,7 +99,8 @@ def MLA_BatchType : MLA_Type<"Batch", "batch"> {
   let description = [{
     For each query token its sequence and its position, for each sequence its
     pages, and which tokens want logits. Positions and lengths are data: no
-    shape depends on them.
+    shape depends on them. `mla.shard_batch` makes batches with other positions, for
+    caches of which a rank has a part.
   }];
 }
 
@@ -222,7 +223,8 @@ def MLA_ShardAttr : AttrDef<MLA_Dialect, "Shard"> {
 
 def MLA_Weight : DialectType<MLA_Dialect, CPred<"::llvm::isa<::mla::WeightType>($_self)">, "weight">;
 def MLA_Cache : DialectType<MLA_Dialect, CPred<"::llvm::isa<::mla::CacheType>($_self)">, "cache">;
-def MLA_Batch : DialectType<MLA_Dialect, CPred<"::llvm::isa<::mla::BatchType>($_self)">, "batch">;
+def MLA_Batch : DialectType<MLA_Dialect, CPred<"::llvm::isa<::mla::BatchType>($_self)">, "batch">,
+                BuildableType<"$_builder.getType<::mla::BatchType>()">;
 def MLA_Peers : DialectType<MLA_Dialect, CPred<"::llvm::isa<::mla::PeersType>($_self)">, "peers">;
 def MLA_Buffer : DialectType<MLA_Dialect, CPred<"::llvm::isa<::mla::BufferType>($_self)">, "buffer">;
 

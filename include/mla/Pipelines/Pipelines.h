@@ -44,6 +44,7 @@ struct RankLayout {
   int64_t expertGroups = 1;
   bool shardDown = false;   ///< the projections to latents, q_a and kv_a
   bool shardRouter = false; ///< the routers
+  bool shardCache = false;  ///< the caches, by token
 };
 
 /// What the stages need to know beside the module.
@@ -65,11 +66,16 @@ struct PipelineOptions {
   /// Bounds of a step, and with them of its scratch memory.
   int64_t maxStepTokens = 256;
   int64_t maxSequences = 64;
-  int64_t maxPages = 1; ///< of one sequence
+  int64_t maxPages = 1; ///< page numbers of one sequence
   int64_t maxContext = 1; ///< tokens of one sequence
   /// On a GPU: with kernels that choose tokens.
   bool sampling = true;
 };
+
+/// Tokens that a page number stands for, with a sharded cache on all ranks together,
+/// and page numbers of a sequence of `context` tokens.
+int64_t tokensOfPage(const PipelineOptions &options);
+int64_t pagesFor(const PipelineOptions &options, int64_t context);
 
 /// What follows after the front end has made the module.
 void buildImportPipeline(mlir::OpPassManager &pm);

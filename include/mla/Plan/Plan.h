@@ -77,6 +77,11 @@ struct Ranks {
   Collectives collectives = Collectives::Exchange;
   /// How the model is divided, for people: "attention tp8, experts tp4xep2".
   std::string layout;
+  /// `count` if the tokens of the caches are spread over the ranks, block by block
+  /// of pageTokens: block b of a sequence is on rank b % count. A page number then
+  /// stands for one page on each rank, for so many blocks in a row. Otherwise 1:
+  /// every rank has all of them.
+  int64_t pageRanks = 1;
 
   bool isOne() const { return count == 1; }
 };
@@ -206,7 +211,7 @@ struct Weight {
 };
 
 /// A paged cache, [capacity, pageTokens, width] of `format`. One page number
-/// names the same page in every cache.
+/// names the same page in every cache, and with Ranks::pageRanks on every rank.
 struct Cache {
   std::string name;
   Format format = Format::F32;
@@ -343,8 +348,11 @@ struct Plan {
   std::optional<Program> sampling;
   /// Device memory of each rank that other ranks' kernels reach; 0 if none do.
   uint64_t exchangeBytes = 0;
-  int64_t maxPages = 0; ///< bound of the symbol `pages`: pages of the longest
-                        ///< sequence
+  int64_t maxPages = 0; ///< bound of the symbol `pages`: page numbers of the
+                        ///< longest sequence
+
+  /// Tokens of a sequence that one page number stands for.
+  int64_t tokensOfPage() const { return pageTokens * ranks.pageRanks; }
 };
 
 /// Bytes of a buffer of `shape` at the given symbol values. Unsupported for the
@@ -376,7 +384,7 @@ struct MemoryBytes {
   uint64_t weights = 0;       ///< on the host those of the files, as mapped
   uint64_t workspace = 0;     ///< of the largest program; they take turns
   uint64_t ports = 0;         ///< inputs and outputs of a step
-  uint64_t cachePerToken = 0; ///< of all caches
+  uint64_t cachePerToken = 0; ///< of all caches, on a rank that has the token
 };
 Result<MemoryBytes> memoryBytes(const Plan &plan);
 

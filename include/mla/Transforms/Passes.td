@@ -173,6 +173,21 @@ def DistributePass : Pass<"mla-distribute", "::mlir::ModuleOp"> {
     `mla.all_gather` joins what comes out; with `shard-router` the same of routers.
     It costs an exchange and saves the reading of the other ranks' rows.
 
+    With `shard-cache` the tokens of latent caches are spread over the ranks
+    (`mla.shard_batch`). A rank's queries are gathered, so that each rank has those of
+    all heads for attention over the tokens that it has; `mla.merge_attention` gives
+    it the results of its own heads over all tokens:
+    ```mlir
+    %read, %write = mla.shard_batch %batch {ranks = 2 : i64}
+    %new = mla.latent_cache_write %kv, %norm, %cs, %c, %write {...} : ...
+    %1 = mla.absorb_query %q, %kvb, %cs {heads = 4 : i64, ...} : ... -> tensor<?x2304xf32>
+    %2 = mla.all_gather %1 {ranks = 2 : i64} : (tensor<?x2304xf32>) -> tensor<?x4608xf32>
+    %3:2 = mla.latent_attention %2, %new, %read {heads = 8 : i64, ...} : ... -> (tensor<?x4096xf32>, tensor<?x8xf32>)
+    %4 = mla.merge_attention %3#0, %3#1 {heads = 8 : i64, ranks = 2 : i64} : ... -> tensor<?x2048xf32>
+    ```
+    All caches are sharded, or none: attention whose heads cannot be divided, or to
+    positions that an indexer selects, is then an error.
+
     Before:
     ```mlir
     mla.weight @gate : !mla.weight<128x64xbf16> from "gate"
@@ -213,6 +228,7 @@ def DistributePass : Pass<"mla-distribute", "::mlir::ModuleOp"> {
     Option<"expertGroups", "expert-groups", "int64_t", "1", "Groups of ranks that have experts of their own">,
     Option<"shardDown", "shard-down", "bool", "false", "Divide the projections to latents">,
     Option<"shardRouter", "shard-router", "bool", "false", "Divide the routers">,
+    Option<"shardCache", "shard-cache", "bool", "false", "Spread the caches' tokens over the ranks">,
     Option<"local", "local", "bool", "false", "Collectives exchange nothing, for measuring one rank alone">
   ];
   let statistics = [
@@ -223,6 +239,7 @@ def DistributePass : Pass<"mla-distribute", "::mlir::ModuleOp"> {
     Statistic<"numRouters", "routers-shared", "Routers that are shared">,
     Statistic<"numReductions", "reductions", "Sums over the ranks">,
     Statistic<"numGathers", "gathers", "Rows joined from the ranks">,
+    Statistic<"numMerges", "merges", "Attentions to caches whose tokens are spread">,
     Statistic<"numUneven", "uneven", "Kinds of divisions that leave ranks with less">,
     Statistic<"numKept", "chains-kept", "Chains that every rank computes">
   ];
@@ -241,7 +258,10 @@ def VerifyDistributedPass : Pass<"mla-verify-distributed", "::mlir::ModuleOp"> {
     - a collective of what is whole already, or of another number of ranks than
       the module's,
     - experts of other groups of ranks than their op says,
-    - two sums that are only added, where one collective would do.
+    - two sums that are only added, where one collective would do,
+    - in a module with `mla.page_ranks`, whose caches' tokens are spread, a write or
+      attention that is not given the rank's tokens, or queries of only some heads;
+      in another module a write or attention that is.
 
     A module without `mla.ranks` has no collective and only whole values.
     Changes nothing.

@@ -349,6 +349,8 @@ llvm::Expected<plan::Plan> mla::buildPlan(ModuleOp module,
     plan.ranks.count = ranks.getInt();
     if (auto layout = module->getAttrOfType<StringAttr>(layoutAttr))
       plan.ranks.layout = layout.str();
+    if (auto pages = module->getAttrOfType<IntegerAttr>(pageRanksAttr))
+      plan.ranks.pageRanks = pages.getInt();
   }
   plan.checkpoint.kind = options.weights;
   plan.checkpoint.seed = options.seed;
@@ -360,8 +362,8 @@ llvm::Expected<plan::Plan> mla::buildPlan(ModuleOp module,
       plan.checkpoint.files.push_back(
           {file.name, file.size, file.headerBytes, file.headerHash});
   }
-  plan.maxPages =
-      (config.maxPositions + plan::pageTokens - 1) / plan::pageTokens;
+  plan.maxPages = (config.maxPositions + plan.tokensOfPage() - 1) /
+                  plan.tokensOfPage();
   PlanBuilder builder(module, checkpoint, options, plan);
   if (llvm::Error error = builder.build())
     return error;

@@ -40,6 +40,8 @@ struct AttentionShape {
   double scale;
   int64_t selected;     ///< width of the selection, 0 if dense
   Format cache;
+  /// Also the logarithm of the sum of the weights; a token may see nothing.
+  bool partial = false;
 
   /// An FP8 cache has a scale, which is the kernel's last scalar.
   bool scaled() const { return cache == Format::FP8E4M3; }
@@ -154,15 +156,18 @@ static void emitRowStarts(KernelBuilder &k, const AttentionShape &s, Mem table,
 
 static std::string buildAttention(KernelSite site, const std::string &name,
                                   const AttentionShape &s) {
-  SmallVector<StringRef> access(s.selected ? 7 : 6, "read");
-  access.back() = "write";
+  SmallVector<StringRef> access(s.selected ? 6 : 5, "read");
+  access.push_back("write");
+  if (s.partial)
+    access.push_back("write");
   int64_t scalars = s.scaled() ? 2 : 1;
   return kernelOnce(site, name, access, scalars, [&](KernelBuilder &k) {
     Mem q = k.buffer(0, Format::F32), positions = k.buffer(1, Format::I32);
     Mem sequences = k.buffer(2, Format::I32), table = k.buffer(3, Format::I32);
     Matrix rows = k.cacheRows(4, s.cache, s.scaled() ? k.scalarF32(1) : V());
     Mem selected = s.selected ? k.buffer(5, Format::I32) : Mem();
-    Mem y = k.buffer(access.size() - 1, Format::F32);
+    Mem y = k.buffer(s.selected ? 6 : 5, Format::F32);
+    Mem lse = s.partial ? k.buffer(access.size() - 1, Format::F32) : Mem();
     V pages = k.scalar(0);
     Mem scores = k.scratch(s.block * tileRows, Format::F32);
     Mem rowAt = k.scratchIndices(tileRows);
@@ -200,9 +205,15 @@ static std::string buildAttention(KernelSite site, const std::string &name,
       int64_t n = lanesFor(s.valueWidth);
       V outAt = (token * s.heads + head) * s.valueWidth;
       for (int64_t h = 0; h < s.block; ++h) {
-        V sum = state[2 * h + 1];
-        V inverse = k.splat(
-            (rows.factor.value ? rows.factor : k.f32(1.0)) / sum, n);
+        V maximum = state[2 * h], sum = state[2 * h + 1];
+        V inverse = (rows.factor.value ? rows.factor : k.f32(1.0)) / sum;
+        if (s.partial) {
+          // The maximum's own weight is 1, so only nothing has a sum of 0. Then
+          // the maximum is -inf and the logarithm, too.
+          inverse = k.select(sum == k.f32(0), k.f32(0), inverse);
+          k.store(lse, token * s.heads + head + h, maximum + k.log(sum));
+        }
+        inverse = k.splat(inverse, n);
         k.loop(k.index(0), k.index(s.valueWidth), n, [&](V c) {
           V at = c + h * s.valueWidth;
           k.storeVector(y, outAt + at, k.loadVector(out, at, n) * inverse);
@@ -225,16 +236,63 @@ static std::string shapeName(const char *kind, HeadShape s, Format cache,
 }
 
 std::string latentAttention(KernelSite site, HeadShape s, Format cache,
-                            double scale, int64_t selected) {
+                            double scale, int64_t selected, bool partial) {
   int64_t width = s.latent + s.rope;
   AttentionShape shape{s.heads, s.heads / headBlocks(s.heads),
                        width,   width,
                        {{0, 0, width}}, /*headStride=*/0,
                        /*valueAt=*/0,   s.latent,
                        scale,           selected,
-                       cache};
-  return buildAttention(
-      site, shapeName("latent_attention", s, cache, scale, selected), shape);
+                       cache,           partial};
+  const char *kind = partial ? "latent_attention_partial" : "latent_attention";
+  return buildAttention(site, shapeName(kind, s, cache, scale, selected), shape);
+}
+
+std::string mergeAttention(KernelSite site, int64_t heads, int64_t latent,
+                           int64_t ranks) {
+  std::string name = "merge_attention_" + std::to_string(heads) + "_" +
+                     std::to_string(latent) + "_" + std::to_string(ranks);
+  return kernelOnce(
+      site, name, {"read", "read", "write"}, 0, [&](KernelBuilder &k) {
+        Mem x = k.buffer(0, Format::F32), lse = k.buffer(1, Format::F32);
+        Mem y = k.buffer(2, Format::F32);
+        V ranksV = k.index(ranks);
+        Mem weights = k.scratch(ranks, Format::F32);
+        int64_t n = lanesFor(latent);
+        k.items([&](V item) {
+          V token = item / heads, head = item % heads;
+          // A rank's part of the token's row.
+          auto part = [&](V rank) {
+            return (token * ranks + rank) * heads + head;
+          };
+          V low = k.f32(-std::numeric_limits<double>::infinity());
+          V maximum = k.loop(k.index(0), ranksV, 1, {low},
+                             [&](V r, ArrayRef<V> acc) {
+                               return SmallVector<V>{
+                                   k.maximum(acc[0], k.load(lse, part(r)))};
+                             })[0];
+          // -inf - -inf is NaN: where no rank sees anything, 0 is the maximum.
+          maximum = k.select(maximum == low, k.f32(0), maximum);
+          V sum = k.loop(k.index(0), ranksV, 1, {k.f32(0)},
+                         [&](V r, ArrayRef<V> acc) {
+                           V w = k.exp(k.load(lse, part(r)) - maximum);
+                           k.store(weights, r, w);
+                           return SmallVector<V>{acc[0] + w};
+                         })[0];
+          V inverse =
+              k.select(sum == k.f32(0), k.f32(0), k.f32(1) / sum);
+          k.loop(k.index(0), k.index(latent), n, [&](V c) {
+            V out = k.loop(k.index(0), ranksV, 1, {k.zeros(n)},
+                           [&](V r, ArrayRef<V> acc) {
+                             V w = k.load(weights, r) * inverse;
+                             V v = k.loadVector(x, part(r) * latent + c, n);
+                             return SmallVector<V>{
+                                 k.fma(k.splat(w, n), v, acc[0])};
+                           })[0];
+            k.storeVector(y, item * latent + c, out);
+          });
+        });
+      });
 }
 
 std::string attention(KernelSite site, HeadShape s, Format cache, double scale,

@@ -72,6 +72,28 @@ std::string rope(KernelSite site, int64_t width, int64_t headDim,
       });
 }
 
+std::string shardBatch(KernelSite site, int64_t ranks) {
+  std::string name = "shard_batch_" + std::to_string(ranks);
+  return kernelOnce(
+      site, name, {"read", "write", "write"}, 1, [&](KernelBuilder &k) {
+        Mem positions = k.buffer(0, Format::I32);
+        Mem read = k.buffer(1, Format::I32), write = k.buffer(2, Format::I32);
+        constexpr int64_t page = plan::pageTokens;
+        V rank = k.scalar(0);
+        k.items([&](V t) {
+          V position = k.load(positions, t);
+          // Of the blocks before those that the token is among, every rank has
+          // as many; of those the ranks before its own have full ones.
+          V row = position / (page * ranks), rest = position % (page * ranks);
+          V visible = k.minimum(rest + 1 - rank * page, k.index(page));
+          visible = k.select(visible < 0, k.index(0), visible);
+          k.store(read, t, row * page + visible - 1);
+          V own = row * page + rest % page;
+          k.store(write, t, k.select(rest / page == rank, own, k.index(-1)));
+        });
+      });
+}
+
 V cacheRow(KernelBuilder &k, Mem pageTable, V pages, V sequence, V position,
            int64_t width) {
   V page = k.load(pageTable, sequence * pages + position / plan::pageTokens);
@@ -97,13 +119,15 @@ std::string cacheWrite(KernelSite site, ArrayRef<int64_t> widths,
     for (size_t i = 0; i < widths.size(); ++i)
       parts.push_back(k.buffer(4 + i, Format::F32));
     k.items([&](V t) {
-      V at = cacheRow(k, table, pages, k.load(sequences, t),
-                      k.load(positions, t), total);
-      int64_t offset = 0;
-      for (auto [part, w] : llvm::zip(parts, widths)) {
-        k.copy(part, t * w, rows, at + offset, w);
-        offset += w;
-      }
+      V position = k.load(positions, t);
+      k.when(position >= k.index(0), [&] {
+        V at = cacheRow(k, table, pages, k.load(sequences, t), position, total);
+        int64_t offset = 0;
+        for (auto [part, w] : llvm::zip(parts, widths)) {
+          k.copy(part, t * w, rows, at + offset, w);
+          offset += w;
+        }
+      });
     });
   });
 }
@@ -151,14 +175,17 @@ std::string latentCacheWrite(KernelSite site, int64_t latent, int64_t rope,
     V scale = scaled ? k.scalarF32(1) : V();
     Mem row = scaled ? k.scratch(width, Format::F32) : rows;
     k.items([&](V t) {
-      V cacheAt = cacheRow(k, table, pages, k.load(sequences, t),
-                           k.load(positions, t), width);
-      V at = scaled ? k.index(0) : cacheAt;
-      rmsNormRow(k, x, t * width, weight, row, at, latent, eps);
-      rotate(k, x, t * width + latent, rotary, t * rope, row, at + latent, rope,
-             interleaved);
-      if (scaled)
-        quantizeRow(k, row, width, scale, rows, cacheAt, saturated, t);
+      V position = k.load(positions, t);
+      k.when(position >= k.index(0), [&] {
+        V cacheAt =
+            cacheRow(k, table, pages, k.load(sequences, t), position, width);
+        V at = scaled ? k.index(0) : cacheAt;
+        rmsNormRow(k, x, t * width, weight, row, at, latent, eps);
+        rotate(k, x, t * width + latent, rotary, t * rope, row, at + latent,
+               rope, interleaved);
+        if (scaled)
+          quantizeRow(k, row, width, scale, rows, cacheAt, saturated, t);
+      });
     });
   });
 }

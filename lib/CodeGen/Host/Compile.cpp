@@ -79,7 +79,7 @@ makeTargetMachine(const std::string &cpu) {
 
 /// An object may call only what every C library's math part has.
 static llvm::Error checkExternals(llvm::StringRef object) {
-  static const llvm::StringRef allowed[] = {"sinf", "cosf", "sincosf", "memcpy", "memset",
+  static const llvm::StringRef allowed[] = {"sinf", "cosf", "sincosf", "logf", "memcpy", "memset",
                                             "memmove"};
   auto file = llvm::object::ObjectFile::createObjectFile(
       llvm::MemoryBufferRef(object, "kernels"));

@@ -169,6 +169,7 @@ public:
   V sqrt(V x);
   V cos(V x); ///< scalar, of the C library
   V sin(V x); ///< scalar, of the C library
+  V log(V x); ///< scalar, of the C library
   V minimum(V a, V b); ///< indices
   V silu(V x);
   V sigmoid(V x);

@@ -31,6 +31,7 @@ V KernelBuilder::minimum(V x, V y) {
 
 V KernelBuilder::sqrt(V x) { return {math::SqrtOp::create(b, x.value), this}; }
 V KernelBuilder::cos(V x) { return {math::CosOp::create(b, x.value), this}; }
+V KernelBuilder::log(V x) { return {math::LogOp::create(b, x.value), this}; }
 V KernelBuilder::sin(V x) { return {math::SinOp::create(b, x.value), this}; }
 
 /// A constant of the type of `like`.

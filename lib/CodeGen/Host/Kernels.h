@@ -74,8 +74,11 @@ std::string rotaryEmbedding(KernelSite site, llvm::ArrayRef<float> frequencies,
 /// (x, rotary, y); grid T.
 std::string rope(KernelSite site, int64_t width, int64_t headDim,
                  int64_t offset, int64_t dim, bool interleaved);
+/// (positions, read, write (all i32)), scalar: the rank; grid T. The positions of
+/// mla.shard_batch.
+std::string shardBatch(KernelSite site, int64_t ranks);
 /// (positions, sequence, page_table (all i32), cache, part_0, ...), scalar P;
-/// grid T.
+/// grid T. A token with a position below 0 is not written, here and below.
 std::string cacheWrite(KernelSite site, llvm::ArrayRef<int64_t> widths,
                        Format cache);
 /// (positions, sequence, page_table, x, norm, rotary, cache), scalar P; grid T.
@@ -99,9 +102,15 @@ std::string absorbQuery(KernelSite site, HeadShape shape, Format kvB,
 std::string expandValue(KernelSite site, HeadShape shape, Format kvB);
 /// (q, positions, sequence, page_table, cache, [selected i32,] y), scalar P;
 /// grid: T * headBlocks(heads). With an fp8_e4m3 cache a second scalar: the bits
-/// of the cache's scale.
+/// of the cache's scale. If `partial`, another operand lse [T, heads] behind y, and
+/// positions may be -1 (mla.latent_attention).
 std::string latentAttention(KernelSite site, HeadShape shape, Format cache,
-                            double scale, int64_t selected);
+                            double scale, int64_t selected,
+                            bool partial = false);
+/// (x [T, ranks * heads * latent], lse [T, ranks * heads], y): what mla.merge_attention
+/// computes after the exchange, with `heads` of one rank; grid: T * heads.
+std::string mergeAttention(KernelSite site, int64_t heads, int64_t latent,
+                           int64_t ranks);
 int64_t headBlocks(int64_t heads);
 /// As latentAttention, over an expanded cache; grid: T * heads.
 std::string attention(KernelSite site, HeadShape shape, Format cache,

@@ -59,6 +59,12 @@ private:
   void exchange(Operation *op, plan::Collective kind, StringRef count, Value x,
                 Value to, int64_t width);
   void lowerSumAndNorm(AllReduceRMSNormOp op);
+  void lowerMerge(MergeAttentionOp op);
+  /// Where the positions of a batch are: the step's, or a mla.shard_batch's.
+  Value positionsOf(Value batch) {
+    Value own = get(batch);
+    return own ? own : positions();
+  }
   /// Attention of either kind: `items` work items a token of the kernel for
   /// the cache's type and the width of the selection (0: none).
   template <typename Op>
@@ -175,14 +181,15 @@ template <typename Op>
 void ProgramLowering::lowerAttention(
     Op op, int64_t items,
     function_ref<std::string(CacheType, int64_t selected)> kernel) {
-  SmallVector<Value> operands{get(op.getQ()), positions(), sequence(),
-                              pageTable(), get(op.getCache())};
+  SmallVector<Value> operands{get(op.getQ()), positionsOf(op.getBatch()),
+                              sequence(), pageTable(), get(op.getCache())};
   int64_t selected = 0;
   if (op.getSelected()) {
     selected = rowWidth(op.getSelected());
     operands.push_back(get(op.getSelected()));
   }
-  operands.push_back(result(op.getResult()));
+  for (Value v : op->getResults())
+    operands.push_back(result(v));
   SmallVector<StringRef> scalars{"pages"};
   std::optional<std::string> scale = cacheScale(get(op.getCache()));
   if (scale)
@@ -226,6 +233,26 @@ void ProgramLowering::lowerSumAndNorm(AllReduceRMSNormOp op) {
          host::rmsNorm(site(op), width, format(op.getWeight()),
                        op.getEps().convertToDouble()),
          "tokens", {sum, get(op.getWeight()), result(op.getNormed())});
+}
+
+void ProgramLowering::lowerMerge(MergeAttentionOp op) {
+  int64_t ranks = op.getRanks(), heads = int64_t(op.getHeads()) / ranks;
+  SmallVector<Value> parts{get(op.getX()), get(op.getLse())};
+  // What has come from the ranks lies as what is sent to them.
+  if (!op.getLocal())
+    for (unsigned i : {0U, 1U}) {
+      std::string width = std::to_string(rowWidth(op->getOperand(i)));
+      Value all = inner(op.getResult(), i == 0 ? ".parts" : ".lses",
+                        {"tokens", width}, Format::F32);
+      launch(op, host::collective(site(op), plan::Collective::AllToAll), "1",
+             {parts[i], all}, {"tokens", width, width});
+      parts[i] = all;
+    }
+  launch(op,
+         host::mergeAttention(site(op), heads, rowWidth(op.getResult()) / heads,
+                              ranks),
+         "tokens * " + std::to_string(heads),
+         {parts[0], parts[1], result(op.getResult())});
 }
 
 LogicalResult ProgramLowering::lowerOp(Operation *op) {
@@ -350,7 +377,8 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         launch(op,
                host::rotaryEmbedding(site(op), o.getFrequencies(),
                                      o.getFactor().convertToDouble()),
-               "tokens", {positions(), result(o.getResult())});
+               "tokens",
+               {positionsOf(o.getBatch()), result(o.getResult())});
         return success();
       })
       .Case([&](RopeOp o) {
@@ -362,12 +390,21 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
                {get(o.getX()), get(o.getRotary()), result(o.getResult())});
         return success();
       })
+      .Case([&](ShardBatchOp o) {
+        SmallVector<Value> operands{positionsOf(o.getBatch())};
+        for (Value batch : o.getResults())
+          operands.push_back(mapped[batch] =
+                                 inner(batch, "", {"tokens"}, Format::I32));
+        launch(op, host::shardBatch(site(op), o.getRanks()), "tokens", operands,
+               {"rank"});
+        return success();
+      })
       .Case([&](CacheWriteOp o) {
         Value cache = get(o.getCache());
         mapped[o.getResult()] = cache;
         SmallVector<int64_t> widths;
-        SmallVector<Value> operands{positions(), sequence(), pageTable(),
-                                    cache};
+        SmallVector<Value> operands{positionsOf(o.getBatch()), sequence(),
+                                    pageTable(), cache};
         for (Value part : o.getParts()) {
           widths.push_back(rows(part));
           operands.push_back(get(part));
@@ -382,7 +419,7 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         Value cache = get(o.getCache());
         mapped[o.getResult()] = cache;
         int64_t rope = rows(o.getRotary());
-        SmallVector<Value> operands{positions(),
+        SmallVector<Value> operands{positionsOf(o.getBatch()),
                                     sequence(),
                                     pageTable(),
                                     get(o.getX()),
@@ -433,8 +470,9 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
                              o.getTopk(), cache.getFormat(),
                              o.getScale().convertToDouble()),
                "tokens",
-               {get(o.getQ()), get(o.getWeights()), positions(), sequence(),
-                pageTable(), get(o.getCache()), result(o.getResult())},
+               {get(o.getQ()), get(o.getWeights()), positionsOf(o.getBatch()),
+                sequence(), pageTable(), get(o.getCache()),
+                result(o.getResult())},
                {"pages"});
         return success();
       })
@@ -466,8 +504,13 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
                                                latent};
                          return host::latentAttention(
                              site(op), shape, cache.getFormat(),
-                             o.getScale().convertToDouble(), selected);
+                             o.getScale().convertToDouble(), selected,
+                             !!o.getLse());
                        });
+        return success();
+      })
+      .Case([&](MergeAttentionOp o) {
+        lowerMerge(o);
         return success();
       })
       .Case([&](AttentionOp o) {

@@ -46,6 +46,11 @@ static Needed refusesAny(Operation *op, const LoweringSite &site) {
   if (Needed lacks = needsLatentCache(op, site))
     return lacks;
   auto attention = cast<LatentAttentionOp>(op);
+  if (attention.getLse())
+    return Refusal{Need::Shape,
+                   "needs a cache of all tokens, found one whose tokens are spread "
+                   "over the ranks",
+                   "--cache replicated"};
   if (attention.getSelected())
     return Refusal{Need::Shape,
                    "needs attention to all positions, found a selection by an "
