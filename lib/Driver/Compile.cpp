@@ -280,6 +280,11 @@ llvm::Error Compilation::run() {
   }
   if (llvm::Error error = limitContext())
     return error;
+  if (gpu && options.pipeline.ranks > 1 && options.pipeline.layout.shardCache &&
+      (!options.stopAfter || *options.stopAfter >= Stage::Select))
+    return llvm::createStringError(
+        "no GPU has kernels for caches whose tokens are spread over the ranks yet: "
+        "after the stage collectives, --cache sharded needs --target host");
   if (gpu && options.pipeline.ranks > 1 && !options.pipeline.localCollectives &&
       (!options.stopAfter || *options.stopAfter >= Stage::Select))
     return llvm::createStringError(
