@@ -36,6 +36,14 @@ std::string_view collectiveName(Collective collective) {
   return i < collectiveCount ? names[i] : "unknown";
 }
 
+std::optional<Collective> parseCollective(std::string_view name) {
+  for (size_t i = 1; i < collectiveCount; ++i)
+    if (auto collective = static_cast<Collective>(i);
+        name == collectiveName(collective))
+      return collective;
+  return std::nullopt;
+}
+
 std::optional<Access> portAccess(Port port, bool sampling) {
   switch (port) {
   case Port::Logits:

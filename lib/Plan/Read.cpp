@@ -409,13 +409,10 @@ private:
   }
 
   Collective collective(JsonValue v) {
-    std::string name = v.string();
-    for (size_t i = 1; i < collectiveCount; ++i)
-      if (name == collectiveName(static_cast<Collective>(i)))
-        return static_cast<Collective>(i);
-    if (v.isString())
+    std::optional<Collective> collective = parseCollective(v.string());
+    if (!collective && v.isString())
       v.fail("a collective");
-    return Collective::None;
+    return collective.value_or(Collective::None);
   }
 
   Parameter parameter(JsonValue v) {

@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/base/ThreadPool.h"
+#include "runtime/base/Pause.h"
 #include <algorithm>
 #include <system_error>
 
@@ -16,14 +17,6 @@ constexpr int spinsBeforeYield = 2000;
 
 /// In the lower half of `ticket`: no chunk may be taken.
 constexpr uint64_t closed = 0xFFFFFFFF;
-
-inline void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 } // namespace
 

@@ -180,10 +180,22 @@ float *Collectives::pack(float *to, const float *x, int64_t rows,
   return to;
 }
 
+Status Collectives::exchangeParts(const float *from, float *to, int64_t count,
+                                  std::string_view text) {
+  auto ranks = static_cast<size_t>(size());
+  std::vector<ConstBytes> send(ranks);
+  std::vector<Bytes> receive(ranks);
+  for (size_t i = 0; i < ranks; ++i) {
+    auto place = static_cast<int64_t>(i) * count;
+    send[i] = bytesOf(from + place, count);
+    receive[i] = bytesOf(to + place, count);
+  }
+  return transport.exchange(send, receive, text);
+}
+
 Status Collectives::reduceScatter(const float *x, float *y, int64_t rows,
                                   int64_t columns, std::string_view what) {
   std::string text = named("reduce-scatter", what);
-  auto ranks = static_cast<size_t>(size());
   int64_t width = columns * size(), count = rows * columns;
   if (transport.sharesMemory())
     return transport.share(
@@ -199,14 +211,7 @@ Status Collectives::reduceScatter(const float *x, float *y, int64_t rows,
   // What is sent, then what is received.
   MLA_ASSIGN_OR_RETURN(float *packed, scratchFor(2 * rows * width, text));
   float *parts = pack(packed, x, rows, columns) + rows * width;
-  std::vector<ConstBytes> send(ranks);
-  std::vector<Bytes> receive(ranks);
-  for (size_t i = 0; i < ranks; ++i) {
-    auto place = static_cast<int64_t>(i) * count;
-    send[i] = bytesOf(packed + place, count);
-    receive[i] = bytesOf(parts + place, count);
-  }
-  MLA_RETURN_IF_ERROR(transport.exchange(send, receive, text));
+  MLA_RETURN_IF_ERROR(exchangeParts(packed, parts, count, text));
   sum(y, count, size(), [&](int of) { return parts + of * count; });
   return {};
 }
@@ -214,7 +219,6 @@ Status Collectives::reduceScatter(const float *x, float *y, int64_t rows,
 Status Collectives::allToAll(const float *x, float *y, int64_t rows,
                              int64_t columns, std::string_view what) {
   std::string text = named("all-to-all", what);
-  auto ranks = static_cast<size_t>(size());
   int64_t width = columns * size(), count = rows * columns;
   if (transport.sharesMemory())
     return transport.share(
@@ -230,14 +234,7 @@ Status Collectives::allToAll(const float *x, float *y, int64_t rows,
         text);
   MLA_ASSIGN_OR_RETURN(float *packed, scratchFor(rows * width, text));
   pack(packed, x, rows, columns);
-  std::vector<ConstBytes> send(ranks);
-  std::vector<Bytes> receive(ranks);
-  for (size_t i = 0; i < ranks; ++i) {
-    auto place = static_cast<int64_t>(i) * count;
-    send[i] = bytesOf(packed + place, count);
-    receive[i] = bytesOf(y + place, count);
-  }
-  return transport.exchange(send, receive, text);
+  return exchangeParts(packed, y, count, text);
 }
 
 Status Collectives::broadcast(Bytes bytes, int root, std::string_view what) {

@@ -73,6 +73,10 @@ private:
                         std::string_view what);
   /// The columns of rank 0 of all rows, then those of rank 1, ...
   float *pack(float *to, const float *x, int64_t rows, int64_t columns) const;
+  /// Part i of `from`, `count` values, goes to rank i; what it sends is part i of
+  /// `to`.
+  Status exchangeParts(const float *from, float *to, int64_t count,
+                       std::string_view text);
   /// Memory for `count` values that stays until the next call.
   Result<float *> scratchFor(int64_t count, std::string_view what);
 

@@ -13,6 +13,7 @@ using namespace mla;
 using namespace mla::runtime;
 using mla::test::expectedLogits;
 using mla::test::TestPlan;
+using mla::test::text;
 
 namespace {
 
@@ -26,15 +27,6 @@ protected:
     auto engine = Engine::load(files.folder(), options);
     EXPECT_TRUE(engine.ok()) << engine.status().message();
     return engine.ok() ? *std::move(engine) : nullptr;
-  }
-
-  /// A text without the NaN token.
-  static std::vector<int32_t> text(size_t length, int32_t seed) {
-    std::vector<int32_t> ids;
-    for (size_t i = 0; i < length; ++i)
-      ids.push_back((static_cast<int32_t>(i) * 5 + seed * 3) %
-                    TestPlan::nanToken);
-    return ids;
   }
 
   static void expectRow(const Logits &logits, int64_t row,

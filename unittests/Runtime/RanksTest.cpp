@@ -19,6 +19,7 @@ using namespace mla;
 using namespace mla::runtime;
 using mla::test::expectedLogits;
 using mla::test::TestPlan;
+using mla::test::text;
 
 namespace {
 
@@ -41,14 +42,6 @@ protected:
     auto engine = Engine::load(files.folder(), options);
     EXPECT_TRUE(engine.ok()) << engine.status().message();
     return engine.ok() ? *std::move(engine) : nullptr;
-  }
-
-  static std::vector<int32_t> text(size_t length, int32_t seed) {
-    std::vector<int32_t> ids;
-    for (size_t i = 0; i < length; ++i)
-      ids.push_back((static_cast<int32_t>(i) * 5 + seed * 3) %
-                    TestPlan::nanToken);
-    return ids;
   }
 
   /// Appends `count` tokens to two sequences in chunks and compares every row.

@@ -18,6 +18,7 @@ using namespace mla;
 using namespace mla::runtime;
 using mla::test::expectedLogits;
 using mla::test::TestPlan;
+using mla::test::text;
 
 namespace {
 
@@ -49,15 +50,6 @@ protected:
     std::vector<float> logits = expectedLogits(ids);
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) -
                                 logits.begin());
-  }
-
-  /// A text without the NaN token.
-  static std::vector<int32_t> text(size_t length, int32_t seed) {
-    std::vector<int32_t> ids;
-    for (size_t i = 0; i < length; ++i)
-      ids.push_back((static_cast<int32_t>(i) * 5 + seed * 3) %
-                    TestPlan::nanToken);
-    return ids;
   }
 
   TestPlan files;

@@ -332,6 +332,14 @@ void TestPlan::write() {
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
+std::vector<int32_t> text(size_t length, int32_t seed) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < length; ++i)
+    ids.push_back((static_cast<int32_t>(i) * 5 + seed * 3) %
+                  TestPlan::nanToken);
+  return ids;
+}
+
 std::vector<float> expectedLogits(std::span<const int32_t> ids) {
   std::vector<float> logits;
   for (int64_t v = 0; v < TestPlan::vocab; ++v) {

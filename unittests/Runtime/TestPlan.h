@@ -71,6 +71,9 @@ float embedding(int64_t id, int64_t w);
 /// The largest magnitude in the embeddings of `ids`.
 float largestEmbedding(std::span<const int32_t> ids);
 
+/// A text without the NaN token; other ones for other seeds.
+std::vector<int32_t> text(size_t length, int32_t seed);
+
 /// Logits after the last of `ids`.
 std::vector<float> expectedLogits(std::span<const int32_t> ids);
 

@@ -280,6 +280,8 @@ enum class Collective {
 };
 constexpr size_t collectiveCount = 5;
 std::string_view collectiveName(Collective collective);
+/// Nothing if `name` is none of a collective ("none" is none).
+std::optional<Collective> parseCollective(std::string_view name);
 
 struct Kernel {
   std::string name; ///< symbol in the library

@@ -199,10 +199,8 @@ llvm::Expected<uint32_t> PlanBuilder::kernelOf(LaunchOp launch) {
     return value ? value.getInt() : 0;
   };
   if (auto kind = function->getAttrOfType<StringAttr>("mla.collective"))
-    for (size_t i = 1; i < plan::collectiveCount; ++i)
-      if (auto c = static_cast<plan::Collective>(i);
-          kind.getValue() == StringRef(plan::collectiveName(c)))
-        kernel.collective = c;
+    kernel.collective = plan::parseCollective(std::string_view(kind.getValue()))
+                            .value_or(plan::Collective::None);
   kernel.threads = number("mla.threads");
   kernel.sharedBytes = number("mla.shared");
   auto access = function->getAttrOfType<ArrayAttr>("mla.access");

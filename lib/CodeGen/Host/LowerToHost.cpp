@@ -244,8 +244,8 @@ void ProgramLowering::lowerMerge(MergeAttentionOp op) {
       std::string width = std::to_string(rowWidth(op->getOperand(i)));
       Value all = inner(op.getResult(), i == 0 ? ".parts" : ".lses",
                         {"tokens", width}, Format::F32);
-      launch(op, host::collective(site(op), plan::Collective::AllToAll), "1",
-             {parts[i], all}, {"tokens", width, width});
+      exchange(op, plan::Collective::AllToAll, "tokens", op->getOperand(i), all,
+               rowWidth(op->getOperand(i)));
       parts[i] = all;
     }
   launch(op,

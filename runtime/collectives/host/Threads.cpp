@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/collectives/host/Threads.h"
+#include "runtime/base/Pause.h"
 #include <algorithm>
 #include <atomic>
 #include <climits>
@@ -27,14 +28,6 @@ constexpr size_t mailboxBytes = 64 << 10;
 /// the core.
 constexpr int spinsWithCores = 300;
 constexpr int spinsWithout = 20;
-
-inline void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 int coresOfThisProcess() {
   cpu_set_t set;
@@ -265,7 +258,7 @@ private:
       if (group->isOver.load())
         return group->reason();
       if (++spins < group->spins) {
-        pause();
+        runtime::pause();
         continue;
       }
       std::vector<int> missing;
