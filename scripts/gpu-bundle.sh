@@ -6,26 +6,31 @@
 #   scripts/gpu-bundle.sh BUILD OUT [TARGET]
 #
 # BUILD is a build folder, TARGET the GPU (default sm_90a). MLA_BUNDLE_PARTS picks
-# from "cases goldens kjv bench" (default: all).
+# from "cases goldens kjv ranks collectives bench" (default: all), MLA_BUNDLE_CASES from the cases,
+# MLA_BUNDLE_FORMATS from the formats of the goldens.
 set -euo pipefail
 build=$1 out=$2 target=${3:-sm_90a}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-parts=${MLA_BUNDLE_PARTS:-cases goldens kjv bench}
+parts=${MLA_BUNDLE_PARTS:-cases goldens kjv ranks collectives bench}
 compile="$build/bin/mla-compile"
 rm -rf "$out"
 mkdir -p "$out/bin" "$out/lib" "$out/log"
 plans=$(mktemp -d)
 trap 'rm -rf "$plans"' EXIT
 
-for program in mla-run mla-quantize; do
-  strip -o "$out/bin/$program" "$build/bin/$program"
+# program NAME: from the build, with its libraries.
+program() {
+  strip -o "$out/bin/$1" "$build/bin/$1"
   # All but what every glibc system has.
-  ldd "$build/bin/$program" | awk '$3 ~ /^\// { print $3 }' |
+  ldd "$build/bin/$1" | awk '$3 ~ /^\// { print $3 }' |
     grep -vE '/(libc|libm|ld-linux[^/]*|libpthread|libdl)\.so' |
     xargs -I{} cp -nL {} "$out/lib/" || true
-done
+}
+program mla-run
+program mla-quantize
 cp "$root/scripts/gpu-run.sh" "$out/run.sh"
-cp "$root/test/Integration/check.py" "$root/scripts/gpu-tables.py" "$out/"
+cp "$root/test/Integration/check.py" "$root/scripts/gpu-tables.py" \
+  "$root/scripts/gpu-ranks.py" "$out/"
 
 # one NAME TARGET ARGUMENTS...: a plan, or a line in the log why there is none.
 one() {
@@ -74,7 +79,7 @@ for part in $parts; do
         pair "synthetic/$name" "$folder" --synthetic-weights 1 --max-step-tokens 128
         continue
       fi
-      for format in bf16 fp8-block nvfp4 int4-g32; do
+      for format in ${MLA_BUNDLE_FORMATS:-bf16 fp8-block nvfp4 int4-g32}; do
         model=$plans/models/$name.$format
         mkdir -p "$plans/models"
         "$build/bin/mla-quantize" "$folder" --weights $format -o "$model" \
@@ -99,6 +104,34 @@ for part in $parts; do
       rm -rf "$plans/q"
     done
     ;;
+  ranks)
+    python3 "$root/scripts/gpu-ranks.py" plans >"$plans/list"
+    for name in $(awk '{ print $1 "." $2 }' "$plans/list" | sort -u); do
+      checkpoint=$root/test/data/goldens/${name%.*}
+      [ -e "$checkpoint/config.json" ] ||
+        checkpoint=$root/python-free-examples/models/${name%.*}
+      if [ "$name" != kjv-tiny.bf16 ]; then # That is what it is in.
+        mkdir -p "$plans/models"
+        "$build/bin/mla-quantize" "$checkpoint" --weights "${name##*.}" \
+          -o "$plans/models/$name" >/dev/null
+        checkpoint=$plans/models/$name
+      fi
+      start one "ranks/$name/host" host "$checkpoint" --kv-cache-dtype f32 --max-step-tokens 128
+      start one "ranks/$name/one" "$target" "$checkpoint" --kv-cache-dtype bf16 --max-step-tokens 128
+      while read -r model format plan options; do
+        [ "$model.$format" = "$name" ] || continue
+        # shellcheck disable=SC2086
+        start one "ranks/$name/$plan" "$target" "$checkpoint" --kv-cache-dtype bf16 \
+          --max-step-tokens 128 $options
+      done <"$plans/list"
+    done
+    wait
+    rm -rf "$plans/models" "$plans/list"
+    ;;
+  collectives)
+    program GpuCollectivesTests
+    program gpu_collectives
+    ;;
   bench)
     python3 "$root/benchmarks/gpu/make_steps.py" "$plans/src"
     for file in "$plans"/src/linear_*.mlir "$plans"/src/experts_*.mlir; do
@@ -116,6 +149,7 @@ for part in $parts; do
       python3 "$root/benchmarks/gpu/make_steps.py" "$plans/src" $cut
     done
     start one bench/kimi_slice/gpu "$target" "$plans/src/kimi_slice" --ranks 8 \
+      --latent-projections replicated --router replicated \
       --collectives=local --synthetic-weights 1 --max-step-tokens 1 \
       --max-context 131072 --kv-cache-dtype fp8_e4m3
     start one bench/kimi_layers/gpu "$target" "$plans/src/kimi_layers" --synthetic-weights 1 \

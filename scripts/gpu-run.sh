@@ -4,8 +4,8 @@
 #   run.sh [OUT]      raw results go to OUT (default: log/)
 #
 # The bundle lies in the project's tree or is told where it is: MLA_ROOT.
-# MLA_RUN_PARTS picks from "cases goldens kjv hf sanitizer bench prefill" (default:
-# all).
+# MLA_RUN_PARTS picks from "cases goldens kjv ranks collectives hf sanitizer bench
+# prefill" (default: all).
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=$(mkdir -p "${1:-$here/log}" && cd "${1:-$here/log}" && pwd)
@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 plans=$work/plans
 mkdir -p "$plans" "$work/json"
 tar -C "$plans" -xzf "$here/plans.tar.gz"
-parts=${MLA_RUN_PARTS:-cases goldens kjv hf sanitizer bench prefill}
+parts=${MLA_RUN_PARTS:-cases goldens kjv ranks collectives hf sanitizer bench prefill}
 passed=0 failed=0
 
 # verdict NAME STATUS: counts, and names what failed.
@@ -128,10 +128,45 @@ for part in $parts; do
     verdict "kjv-tiny, logits and greedy text" $?
     tail -4 "$out/kjv.txt"
     ;;
+  ranks)
+    # Virtual ranks: all on one GPU, or, with MLA_RANKS_GPU=each, a GPU each.
+    mkdir -p "$work/models"
+    for folder in "$plans"/ranks/*; do
+      name=$(basename "$folder")
+      model=$root/test/data/goldens/${name%.*}
+      [ -e "$model/config.json" ] || model=$root/python-free-examples/models/${name%.*}
+      if [ "$name" = kjv-tiny.bf16 ]; then
+        ln -sfn "$model" "$work/models/$name"
+      else
+        mla-quantize "$model" --weights "${name##*.}" -o "$work/models/$name" >/dev/null 2>&1
+      fi
+    done
+    # shellcheck disable=SC2086
+    python3 "$here/gpu-ranks.py" run "$plans/ranks" "$work/models" "$out/ranks.json" \
+      --gpu "${MLA_RANKS_GPU:-0}" --jobs 4 ${MLA_RANKS_OPTIONS:-} 2>"$work/err"
+    verdict "ranks" $?
+    ;;
   hf)
     python3 "$here/gpu-tables.py" hf "$root"/test/data/goldens/{v3_kimi_like,v2_lite_like,v3_yarn,glm4_moe_lite} \
       "$root/python-free-examples/models/kjv-tiny" \
       2>"$work/err" || head -3 "$work/err"
+    ;;
+  collectives)
+    # On all GPUs that there are; more ranks than that share them. MLA_COLLECTIVES_RANKS
+    # are those that are measured (default: 2,4,8), MLA_COLLECTIVES_FILTER picks tests.
+    # Processes on one GPU take turns of milliseconds: fewer tests.
+    filter='*'
+    [ "$(nvidia-smi -L | wc -l)" -gt 1 ] ||
+      filter='*Threads*:*Processes:*EverySize*:*Killed*-*Rounds*Processes:*Replays*Processes:*Gathers*Processes:*Merges*Processes'
+    GpuCollectivesTests --gtest_filter="${MLA_COLLECTIVES_FILTER:-$filter}" >"$out/collectives-tests.txt" 2>&1
+    status=$?
+    grep -E '^\[  (FAILED|PASSED)|^skipped|^by ' "$out/collectives-tests.txt" | sort -u
+    : >"$work/err"
+    verdict "collectives between GPUs" $status
+    gpu_collectives ${MLA_COLLECTIVES_RANKS:+--ranks $MLA_COLLECTIVES_RANKS} \
+      --json "$out/collectives.json" >"$out/collectives.txt" 2>"$work/err"
+    verdict "bench of collectives" $?
+    grep -E ' GPUs, | (fused|one_shot.add.norm|nccl.*|copy) +1 x ' "$out/collectives.txt"
     ;;
   sanitizer)
     if command -v compute-sanitizer >/dev/null; then

@@ -33,6 +33,7 @@ unit_tests() {
   logs=$(mktemp -d)
   echo "unit tests ($1)"
   for program in "$root/build/$1"/bin/*Tests; do
+    [ "$(basename "$program")" = GpuCollectivesTests ] && continue
     for shard in 0 1; do
       printf '%s\0' "$program" "$shard" "$logs/$(basename "$program").$shard"
     done
@@ -75,6 +76,12 @@ lit_tests() {
   failed=$((failed + bad))
 }
 
+# What only runs on GPUs (scripts/gpu-bundle.sh) says so where there is none.
+gpu_tests_skip() {
+  CUDA_VISIBLE_DEVICES='' "$root/build/ci/bin/GpuCollectivesTests" |
+    grep '^skipped: there is no GPU'
+}
+
 llvm_tool() {
   command -v "/usr/lib/llvm-22/bin/$1" || command -v "$1"
 }
@@ -90,6 +97,7 @@ count "packages" setup_packages
 count "build" setup_build ci
 [ "$failed" -eq 0 ] || finish
 unit_tests ci
+count "tests between GPUs are skipped" gpu_tests_skip
 lit_tests ci
 count "generated documentation is current" "$root/docs/check-generated.sh" "$root/build/ci"
 count "paths named in the documentation exist" "$root/docs/check-paths.sh"

@@ -10,9 +10,10 @@
 
 namespace mla::cost {
 
-static std::string_view methodName(Collective method) {
+std::string_view collectiveName(Collective method) {
   return method == Collective::Nccl      ? "nccl"
          : method == Collective::OneShot ? "one_shot"
+         : method == Collective::TwoShot ? "two_shot"
                                          : "fused";
 }
 
@@ -48,7 +49,8 @@ static double interpolate(const std::vector<Point> &points, double bytes,
 /// How the bytes that a rank sends grow with the ranks.
 static double sent(Collective method, int64_t ranks) {
   auto n = double(ranks);
-  return method == Collective::Nccl ? 2 * (n - 1) / n : n - 1;
+  bool inParts = method == Collective::Nccl || method == Collective::TwoShot;
+  return inParts ? 2 * (n - 1) / n : n - 1;
 }
 
 Result<Estimate> Model::allReduce(Collective method, int64_t ranks,
@@ -63,12 +65,12 @@ Result<Estimate> Model::allReduce(Collective method, int64_t ranks,
   e.bound = Bound::Link;
   std::map<int64_t, std::vector<Point>> byRanks;
   for (const CollectiveTime &entry : m.collectives)
-    if (entry.method == methodName(method) && entry.ranks > 1 &&
+    if (entry.method == collectiveName(method) && entry.ranks > 1 &&
         entry.bytes > 0 && entry.seconds > 0)
       byRanks[entry.ranks].push_back({double(entry.bytes), entry.seconds});
   if (byRanks.empty())
     return notFound("machine " + m.name + " has no figures for all-reduce by " +
-                    std::string(methodName(method)));
+                    std::string(collectiveName(method)));
   for (auto &[n, points] : byRanks)
     std::sort(points.begin(), points.end(),
               [](const Point &a, const Point &b) { return a.bytes < b.bytes; });
@@ -91,5 +93,35 @@ Result<Estimate> Model::allReduce(Collective method, int64_t ranks,
   e.floorSeconds = std::min(seconds, rate > 0 ? linkBytes / rate : 0);
   return e;
 }
+
+Result<Estimate> Model::allGather(Collective method, int64_t ranks,
+                                  int64_t bytes) const {
+  if (method == Collective::Fused)
+    return invalid("a gather has no norm behind it");
+  // One-shot passes as much as in an all-reduce of a rank's part: that to every
+  // other. The others' second half is a gather.
+  bool half = method != Collective::OneShot;
+  auto whole = allReduce(method, ranks,
+                         half ? bytes : ceilDiv(bytes, std::max<int64_t>(ranks, 1)));
+  if (whole.ok() && half) {
+    whole->seconds /= 2;
+    whole->floorSeconds /= 2;
+  }
+  return whole;
+}
+
+//===----------------------------------------------------------------------===//
+// Overlap
+//===----------------------------------------------------------------------===//
+
+size_t Timeline::exchange(double seconds) {
+  linkFree = std::max(linkFree, now) + seconds;
+  ends.push_back(linkFree);
+  return ends.size() - 1;
+}
+
+void Timeline::wait(size_t exchange) { now = std::max(now, ends[exchange]); }
+
+double Timeline::end() const { return std::max(now, linkFree); }
 
 } // namespace mla::cost

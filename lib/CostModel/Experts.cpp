@@ -55,7 +55,38 @@ static Estimate downOf(const Experts &shape, double distinct, int64_t tokens) {
 // One token
 //===----------------------------------------------------------------------===//
 
+/// The mean of `time` over how many experts the busiest group has: the time is not
+/// that of the mean, since quads are dealt out in whole numbers.
+template <typename Time>
+static Estimate ofBusiest(const Experts &shape, Time time) {
+  std::vector<double> probability = busiestGroup(shape);
+  Estimate mean;
+  double most = 0;
+  for (size_t k = 1; k < probability.size(); ++k) {
+    if (probability[k] < 1e-9)
+      continue;
+    Experts group = shape;
+    group.experts /= shape.groups;
+    group.topk = int64_t(k);
+    group.groups = group.routingGroups = group.routingKept = 1;
+    Estimate e = time(group);
+    double p = probability[k];
+    mean.seconds += p * e.seconds;
+    mean.floorSeconds += p * e.floorSeconds;
+    mean.weightBytes += p * e.weightBytes;
+    mean.flops += p * e.flops;
+    mean.launches = e.launches;
+    if (p > most) {
+      most = p;
+      mean.bound = e.bound;
+    }
+  }
+  return mean;
+}
+
 Estimate Model::expertsGateUpOne(const Experts &shape) const {
+  if (shape.groups > 1)
+    return ofBusiest(shape, [&](const Experts &group) { return expertsGateUpOne(group); });
   Terms t(m, c);
   Estimate e = gateUpOf(shape, double(shape.topk), 1);
   if (m.isHost() || !quant::canPack(shape.gate.format))
@@ -82,6 +113,8 @@ Estimate Model::expertsGateUpOne(const Experts &shape) const {
 }
 
 Estimate Model::expertsDownOne(const Experts &shape) const {
+  if (shape.groups > 1)
+    return ofBusiest(shape, [&](const Experts &group) { return expertsDownOne(group); });
   Terms t(m, c);
   Estimate e = downOf(shape, double(shape.topk), 1);
   if (m.isHost() || !quant::canPack(shape.down.format))
@@ -121,8 +154,11 @@ struct Grouping {
   int64_t tile;    ///< pairs
 
   Grouping(const Experts &shape, int64_t tokens)
-      : distinct(distinctExperts(shape.experts, shape.topk, tokens)),
+      : distinct(busiestExperts(shape, tokens)),
         pairs(double(tokens * shape.topk)) {
+    // Pairs go with the experts: the busiest group has as large a part of them.
+    if (shape.groups > 1)
+      pairs *= distinct / distinctExperts(shape.experts, shape.topk, tokens);
     int64_t program = programTokens(tokens);
     int64_t most = ceilDiv(program * shape.topk, shape.experts);
     few = program <= 64 || most <= 12;

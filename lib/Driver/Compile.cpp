@@ -7,6 +7,7 @@
 #include "mla/Driver/Compile.h"
 #include "CacheFormat.h"
 #include "Diagnostics.h"
+#include "Layouts.h"
 #include "Report.h"
 #include "StepFunction.h"
 #include "mla/CodeGen/Host/Emit.h"
@@ -46,7 +47,8 @@ private:
 class Compilation {
 public:
   Compilation(const CompileOptions &options, raw_ostream &out, raw_ostream &err)
-      : options(options), out(out), err(err), diagnostics(context, err) {}
+      : options(options), out(out), err(err), diagnostics(context, err),
+        layout(options.pipeline.layout) {}
 
   llvm::Error run();
 
@@ -56,6 +58,8 @@ private:
   llvm::Error openCheckpoint();
   llvm::Error chooseCache();
   llvm::Error import();
+  PipelineOptions pipelineOptions() const;
+  void divide();
   llvm::Error runPasses(Stage stage);
   llvm::Error printModule();
   llvm::Error emit();
@@ -77,6 +81,7 @@ private:
   CacheChoice cache;
   std::unique_ptr<TargetMachine> on;
   const Gpu *gpu = nullptr; ///< the target, if it is one
+  RankLayout layout;
   OwningOpRef<ModuleOp> module;
 };
 } // namespace
@@ -173,16 +178,31 @@ llvm::Error Compilation::import() {
   return llvm::Error::success();
 }
 
-llvm::Error Compilation::runPasses(Stage stage) {
+PipelineOptions Compilation::pipelineOptions() const {
   PipelineOptions pipeline = options.pipeline;
+  pipeline.layout = layout;
   pipeline.maxPages = pagesFor(pipeline, config.maxPositions);
   pipeline.maxContext = config.maxPositions;
   // A step function is there to be compared; its plan is the smaller one.
   pipeline.sampling = options.model.extension() != ".mlir";
   pipeline.cacheFormat = cache.format;
   pipeline.cacheScales = cache.scales;
+  return pipeline;
+}
+
+/// Chooses what the command line leaves open of how the ranks divide the model.
+void Compilation::divide() {
+  if (options.pipeline.ranks == 1 || !gpu || !gpu->canLower)
+    return;
+  LayoutDecision decision = chooseLayout(*module, *on, pipelineOptions(),
+                                         options.given, defaultContexts);
+  layout = decision.choice().layout;
+  timed("layout");
+}
+
+llvm::Error Compilation::runPasses(Stage stage) {
   PassManager pm(&context, ModuleOp::getOperationName());
-  buildPipeline(stage, pm, pipeline);
+  buildPipeline(stage, pm, pipelineOptions());
   // Passes explain what they leave alone in remarks.
   diagnostics.showRemarks(options.verbose);
   if (failed(pm.run(*module)))
@@ -280,16 +300,6 @@ llvm::Error Compilation::run() {
   }
   if (llvm::Error error = limitContext())
     return error;
-  if (gpu && options.pipeline.ranks > 1 && options.pipeline.layout.shardCache &&
-      (!options.stopAfter || *options.stopAfter >= Stage::Select))
-    return llvm::createStringError(
-        "no GPU has kernels for caches whose tokens are spread over the ranks yet: "
-        "after the stage collectives, --cache sharded needs --target host");
-  if (gpu && options.pipeline.ranks > 1 && !options.pipeline.localCollectives &&
-      (!options.stopAfter || *options.stopAfter >= Stage::Select))
-    return llvm::createStringError(
-        "no GPU exchanges rows among ranks yet: after the stage collectives, "
-        "--ranks needs --collectives=local there");
   if (llvm::Error error = openCheckpoint())
     return error;
   if (llvm::Error error = chooseCache())
@@ -303,6 +313,8 @@ llvm::Error Compilation::run() {
       continue;
     if (info.stage == Stage::Emit)
       return emit();
+    if (info.stage == Stage::Distribute)
+      divide();
     if (llvm::Error error = runPasses(info.stage))
       return error;
     if (options.stopAfter == info.stage)

@@ -203,8 +203,9 @@ int mla::compileMain(int argc, char **argv) {
   auto *expertsOption =
       app.add_option("--experts", experts,
                      "How experts are divided: tpN, the inner columns of each among "
-                     "all ranks (the default); epN, whole experts; tpMxepN, N groups "
-                     "of M ranks that divide the columns of their experts")
+                     "all ranks; epN, whole experts; tpMxepN, N groups of M ranks that "
+                     "divide the columns of their experts (default: the fastest that "
+                     "the target can do, on the host tpN)")
           ->type_name("LAYOUT")
           ->group(several);
   auto sharded = [&](const char *option, const char *what, bool &to) {
@@ -218,25 +219,27 @@ int mla::compileMain(int argc, char **argv) {
   };
   auto *downOption = sharded(
       "--latent-projections",
-      "Whether all ranks have all of q_a and kv_a (the default), or exchange what "
-      "they make",
+      "Whether all ranks have all of q_a and kv_a, or exchange what they make "
+      "(default: the faster, on the host replicated)",
       options.pipeline.layout.shardDown);
   auto *routerOption = sharded("--router", "The same of routers",
                                options.pipeline.layout.shardRouter);
   auto *cacheOption = sharded(
       "--cache",
-      "Whether all ranks keep all tokens in their caches (the default), or the "
-      "tokens are spread over the ranks, which exchange queries and merge results",
+      "Whether all ranks keep all tokens in their caches, or the tokens are spread "
+      "over the ranks, which exchange queries and merge results (default: the faster, "
+      "on the host replicated)",
       options.pipeline.layout.shardCache);
   std::string collectives = "exchange";
-  auto *exchange =
-      app.add_option("--collectives", collectives,
-                     "exchange, or local: nothing is exchanged, to measure one rank "
-                     "alone; what it computes means nothing")
-          ->type_name("KIND")
-          ->group(several)
-          ->capture_default_str()
-          ->check(CLI::IsMember({"exchange", "local"}).description(""));
+  app.add_option("--collectives", collectives,
+                 "exchange: each exchange by what takes the least time; on GPUs also "
+                 "p2p: kernels that write into each other's memory alone; nccl: NCCL "
+                 "alone, as between machines; local: nothing is exchanged, to measure "
+                 "one rank alone, and what it computes means nothing")
+      ->type_name("KIND")
+      ->group(several)
+      ->capture_default_str()
+      ->check(CLI::IsMember({"exchange", "p2p", "nccl", "local"}).description(""));
 
   std::string cache = "auto";
   app.add_option("--kv-cache-dtype", cache,
@@ -307,9 +310,9 @@ int mla::compileMain(int argc, char **argv) {
     options.syntheticSeed = seed;
   if (explaining.given()) {
     if (!stopAfter.empty() || !output.empty() || options.printConfig || plain ||
-        *exchange)
-      return complain("--explain and --compare go with none of -o, "
-                      "--stop-after, --print-config, --plain and --collectives");
+        collectives == "local")
+      return complain("--explain and --compare go with none of -o, --stop-after, "
+                      "--print-config, --plain and --collectives local");
     if (std::string wrong = explaining.check(bool(*named)); !wrong.empty())
       return complain(wrong);
   } else if (explaining.hasDetails()) {
@@ -354,6 +357,16 @@ int mla::compileMain(int argc, char **argv) {
   if (std::string wrong = parseLayout(attention, experts, bool(*ranks), pipeline);
       !wrong.empty())
     return complain(wrong);
+  options.given = {bool(*expertsOption), bool(*downOption), bool(*routerOption),
+                   bool(*cacheOption)};
+  pipeline.localCollectives = collectives == "local";
+  pipeline.exchange = parseExchangeBy(collectives).value_or(ExchangeBy::Cost);
+  if (pipeline.exchange != ExchangeBy::Cost && on.ok() && !(*on)->gpu())
+    return complain("--collectives " + collectives +
+                    " is for GPUs: the host has exchange and local");
+  if (pipeline.exchange == ExchangeBy::Nccl && pipeline.layout.shardCache)
+    return complain("--cache sharded merges attention by kernels that exchange, which "
+                    "--collectives nccl excludes: take exchange or p2p");
   if (explaining.given())
     return end(
         explaining.run(options, pipeline.ranks > 1 || *ranks, llvm::outs(),
@@ -363,11 +376,10 @@ int mla::compileMain(int argc, char **argv) {
       return complain("--plain and --ranks exclude each other: only the fused "
                       "graph can be divided");
   } else if (*attentionOption || *expertsOption || *downOption ||
-             *routerOption || *cacheOption || collectives == "local") {
+             *routerOption || *cacheOption || collectives != "exchange") {
     return complain("--attention, --experts, --latent-projections, --router, "
                     "--cache and --collectives need several --ranks");
   }
-  pipeline.localCollectives = collectives == "local";
 
   return end(compile(options, llvm::outs(), llvm::errs()));
 }

@@ -27,6 +27,24 @@ static void addProblems(std::vector<std::string> found,
   }
 }
 
+/// What ranks exchange, and whether a plan of the target does it.
+static void countExchanges(const Graph &graph, const StepGraph &step,
+                           Report &report) {
+  ExchangeCounts counts = step.exchanges();
+  report.allReduces = counts.reduces;
+  report.fusedReduces = counts.fused;
+  report.allGathers = counts.gathers;
+  report.merges = counts.merges;
+  report.overlaps = counts.overlaps;
+  report.layoutName = layoutName(graph.layout, graph.ranks);
+  report.exchangeBy = graph.options.compile.pipeline.exchange;
+  std::vector<Program> programs = graph.programs();
+  for (const OpGroup &group : step.groups())
+    if (isCollective(group.op))
+      report.exchanges &= selectFor(graph, *graph.on, group.op, programs.front())
+                              .chosen() != nullptr;
+}
+
 llvm::Expected<Report> mla::explain::explainModel(const Options &options,
                                                   raw_ostream &err) {
   Graph graph(options);
@@ -41,18 +59,23 @@ llvm::Expected<Report> mla::explain::explainModel(const Options &options,
   report.hasKernels = graph.hasKernels();
   report.ranks = graph.ranks;
   report.ranksReason = graph.ranksReason;
-  report.allReduces = graph.exchanges.reduces;
-  report.fusedReduces = graph.exchanges.fused;
-  report.allGathers = graph.exchanges.gathers;
   report.cache = decideCache(graph, report.model);
   if (!graph.hasKernels())
     report.problems.push_back(noCodeText(graph));
 
   std::vector<std::string> problems;
   OwningOpRef<ModuleOp> module = graph.withCache(graph.cache.format, problems);
-  if (!module)
+  OwningOpRef<ModuleOp> joined =
+      graph.withCache(graph.cache.format, problems, /*join=*/true);
+  if (!module || !joined)
     return llvm::createStringError(llvm::join(problems, "\n"));
-  report.ops = judgeOps(graph, *module);
+  report.ops = judgeOps(graph, *joined);
+  StepGraph plain(*module);
+  std::optional<StepGraph> fused;
+  if (graph.ranks > 1) {
+    fused.emplace(*joined);
+    countExchanges(graph, *fused, report);
+  }
 
   std::optional<plan::Plan> plan = graph.lower(problems);
   addProblems(std::move(problems), report.problems);
@@ -69,6 +92,8 @@ llvm::Expected<Report> mla::explain::explainModel(const Options &options,
     }
   }
 
+  report.layouts = reportLayouts(graph, report.model,
+                                 report.memory ? &*report.memory : nullptr);
   report.assumptions = timeAssumptions(graph);
   for (int64_t context : options.contexts) {
     if (context >= graph.config.maxPositions) {
@@ -79,7 +104,8 @@ llvm::Expected<Report> mla::explain::explainModel(const Options &options,
     }
     for (int64_t batch : options.batches) {
       auto time =
-          timeOf(graph, report.model, *module, plan ? &*plan : nullptr,
+          timeOf(graph, report.model, plain, fused ? &*fused : nullptr,
+                 plan ? &*plan : nullptr,
                  report.memory ? &*report.memory : nullptr, context, batch);
       if (time)
         report.steps.push_back(*std::move(time));

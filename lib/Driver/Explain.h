@@ -137,9 +137,12 @@ struct StepTime {
   double experts = 0;   ///< router, choice, experts
   double small = 0;     ///< norms, cache writes, embedding, sums
   double gaps = 0;      ///< between launches
-  double collectives = 0;
-  std::string method;                    ///< of the collectives
-  std::map<std::string, double> methods; ///< each known one's collectives
+  double collectives = 0; ///< that the step is longer for them
+  double collectivesFloor = 0; ///< their bytes over the link's rate
+  std::string method;          ///< of the collectives
+  /// Each known one's collectives, and the step with it: fused ones do what small
+  /// kernels do otherwise.
+  std::map<std::string, double> methods, methodSteps;
   double weightBytes = 0, cacheBytes = 0;
   double floor = 0; ///< bytes over the read ceiling
   int64_t launches = 0;
@@ -150,6 +153,28 @@ struct StepTime {
     return weights + attention + experts + small + gaps + collectives;
   }
   double tokensPerSecond() const { return batch / total(); }
+};
+
+//===--- Layouts
+//---------------------------------------------------------------===//
+
+/// One way of dividing the model among the ranks.
+struct LayoutRow {
+  std::string name;
+  bool chosen = false;
+  std::string refusal;         ///< why it cannot be chosen
+  std::string against;         ///< what it exchanges and saves against the chosen one
+  std::vector<double> seconds; ///< of steps of one token, at the contexts
+  int64_t reduces = 0, gathers = 0, merges = 0, overlaps = 0;
+  int64_t weights = 0;         ///< bytes of a rank
+  int64_t cachePerToken = 0;   ///< bytes on each rank, of a sharded cache on average
+  int64_t tokens = -1;         ///< that fit; below 0: not known
+};
+
+struct LayoutReport {
+  std::string reason; ///< of the choice; "" for one rank
+  std::vector<int64_t> contexts;
+  std::vector<LayoutRow> rows; ///< none where nothing is chosen by cost
 };
 
 //===--- All of it
@@ -165,6 +190,12 @@ struct Report {
   /// Of a step, all ranks together do each of them once.
   int64_t allReduces = 0, allGathers = 0;
   int64_t fusedReduces = 0; ///< of allReduces, with the norm behind them
+  int64_t merges = 0;       ///< of partial attention
+  int64_t overlaps = 0;     ///< exchanges beside work that does not need them
+  std::string layoutName;   ///< "experts tp8, latent projections sharded, ..."
+  bool exchanges = true;    ///< a plan of this target does
+  ExchangeBy exchangeBy = ExchangeBy::Cost; ///< --collectives
+  LayoutReport layouts;
   CacheDecision cache;
   std::vector<OpChoices> ops;
   std::vector<std::string> problems; ///< why no plan can be made

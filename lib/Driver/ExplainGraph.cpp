@@ -1,8 +1,7 @@
 //===- ExplainGraph.cpp - the graph that a report is about ----------------===//
 //
-// Part of mla. The stages of a compile up to lowering, with two differences: a
-// failure is something to tell, not an end, and collectives are local, since
-// what ranks exchange is costed by itself.
+// Part of mla. The stages of a compile up to lowering, with one difference: a failure
+// is something to tell, not an end.
 //
 //===----------------------------------------------------------------------===//
 #include "ExplainGraph.h"
@@ -23,7 +22,8 @@ using namespace mla::explain;
 /// Has the layout of weights that every GPU has.
 static constexpr const char *standInTarget = "sm_90a";
 
-Graph::Graph(const Options &options) : options(options) {}
+Graph::Graph(const Options &options)
+    : options(options), layout(options.compile.pipeline.layout) {}
 
 bool Graph::run(ModuleOp module,
                 llvm::function_ref<void(OpPassManager &)> build,
@@ -84,11 +84,11 @@ llvm::Error Graph::readModel() {
   return llvm::Error::success();
 }
 
-llvm::Error Graph::shareAmongRanks(ModuleOp fused) {
+llvm::Error Graph::shareAmongRanks() {
   int64_t devices = options.ranks.value_or(machine().devices);
   std::string whyFewer;
   for (ranks = devices; ranks >= 1; --ranks) {
-    module = cast<ModuleOp>(fused->clone());
+    module = cast<ModuleOp>((*fused)->clone());
     std::vector<std::string> problems;
     if (run(
             *module,
@@ -102,30 +102,18 @@ llvm::Error Graph::shareAmongRanks(ModuleOp fused) {
   }
   if (ranks < devices)
     ranksReason = whyFewer;
-  return countExchanges(fused);
-}
-
-/// In a graph of their own: the plan that is laid out exchanges nothing.
-llvm::Error Graph::countExchanges(ModuleOp fused) {
-  if (ranks == 1)
+  if (ranks == 1 || isHost() || !hasKernels())
     return llvm::Error::success();
-  OwningOpRef<ModuleOp> copy = cast<ModuleOp>(fused->clone());
-  PipelineOptions exchanging = pipeline();
-  exchanging.localCollectives = false;
+  decision = chooseLayout(*fused, *on, pipeline(), options.compile.given,
+                          options.contexts);
+  layout = decision->choice().layout;
+  module = cast<ModuleOp>((*fused)->clone());
   std::vector<std::string> problems;
   if (!run(
-          *copy,
-          [&](OpPassManager &pm) {
-            buildDistributePipeline(pm, exchanging);
-            buildCollectivesPipeline(pm);
-          },
+          *module,
+          [&](OpPassManager &pm) { buildDistributePipeline(pm, pipeline()); },
           problems))
     return llvm::createStringError(llvm::join(problems, "\n"));
-  copy->walk([&](Operation *op) {
-    exchanges.fused += isa<AllReduceRMSNormOp>(op);
-    exchanges.reduces += isa<AllReduceOp, AllReduceRMSNormOp>(op);
-    exchanges.gathers += isa<AllGatherOp>(op);
-  });
   return llvm::Error::success();
 }
 
@@ -180,15 +168,16 @@ llvm::Error Graph::build() {
           },
           problems))
     return llvm::createStringError(llvm::join(problems, "\n"));
-  OwningOpRef<ModuleOp> fused = std::move(module);
-  return shareAmongRanks(*fused);
+  fused = std::move(module);
+  return shareAmongRanks();
 }
 
 PipelineOptions Graph::pipeline() const {
   PipelineOptions pipeline = options.compile.pipeline;
   pipeline.fuse = true;
   pipeline.ranks = ranks;
-  pipeline.localCollectives = ranks > 1;
+  pipeline.layout = layout;
+  pipeline.localCollectives = false;
   pipeline.maxContext = planContext;
   pipeline.maxPages = pagesFor(pipeline, planContext);
   pipeline.cacheFormat = cache.format;
@@ -199,21 +188,17 @@ PipelineOptions Graph::pipeline() const {
 }
 
 OwningOpRef<ModuleOp> Graph::withCache(Format format,
-                                       std::vector<std::string> &problems) {
+                                       std::vector<std::string> &problems,
+                                       bool join) {
   OwningOpRef<ModuleOp> copy = cast<ModuleOp>((*module)->clone());
   bool ok = run(
       *copy,
       [&](OpPassManager &pm) {
-        SetCacheFormatPassOptions set;
-        set.format = std::string(formatName(format));
-        if (format == Format::FP8E4M3)
-          set.scales.push_back(1.0);
-        pm.addPass(createSetCacheFormatPass(set));
-        if (!isHost()) {
-          FoldIndexerPassOptions fold;
-          fold.maxContext = planContext;
-          pm.addPass(createFoldIndexerPass(fold));
-        }
+        PipelineOptions with = pipeline();
+        with.cacheFormat = format;
+        addCostPasses(pm, with, isHost());
+        if (join)
+          buildCollectivesPipeline(pm);
       },
       problems);
   return ok ? std::move(copy) : OwningOpRef<ModuleOp>();
@@ -224,6 +209,7 @@ std::optional<plan::Plan> Graph::lower(std::vector<std::string> &problems) {
   if (!run(
           *copy,
           [&](OpPassManager &pm) {
+            buildCollectivesPipeline(pm);
             buildSelectPipeline(pm, pipeline());
             buildLowerPipeline(pm, pipeline());
           },
@@ -249,11 +235,5 @@ std::vector<Program> Graph::programs() const {
 }
 
 std::vector<Override> Graph::overrides() const {
-  // What is malformed is refused where the plan is laid out.
-  std::vector<Override> list;
-  for (const std::string &text : options.compile.pipeline.lower) {
-    auto [op, lowering] = StringRef(text).split('=');
-    list.push_back({op.str(), lowering.str()});
-  }
-  return list;
+  return overridesOf(options.compile.pipeline);
 }

@@ -8,6 +8,7 @@
 
 #include "CacheFormat.h"
 #include "Explain.h"
+#include "Layouts.h"
 #include "mla/Dialect/MLA.h"
 #include "mla/Plan/Plan.h"
 #include "mla/Target/Lowering.h"
@@ -33,11 +34,9 @@ public:
   CacheChoice cache;
   int64_t ranks = 1;
   std::string ranksReason;
-  /// What the ranks exchange in a step: sums, of which some are fused with the norm
-  /// behind them, and gathers.
-  struct {
-    int64_t reduces = 0, fused = 0, gathers = 0;
-  } exchanges;
+  RankLayout layout;
+  /// How it was chosen; none on the host and where there are no kernels.
+  std::optional<LayoutDecision> decision;
   std::unique_ptr<TargetMachine> on;
   /// Of a plan that is only laid out: `on`, or a GPU that code is generated for
   /// in place of one that it is not.
@@ -52,9 +51,10 @@ public:
   /// Whose plan is laid out.
   const TargetMachine &planned() const { return standIn ? *standIn : *on; }
   /// The share with its caches in `format`, and without indexers where a plan's
-  /// contexts do not need them. Null, with `problems`, if a pass fails.
+  /// contexts do not need them; its exchanges as ops of their own or, with `join`, as
+  /// mla-fuse-collectives leaves them. Null, with `problems`, if a pass fails.
   mlir::OwningOpRef<mlir::ModuleOp>
-  withCache(Format format, std::vector<std::string> &problems);
+  withCache(Format format, std::vector<std::string> &problems, bool join = false);
   /// The plan with the cache in the chosen format, without machine code. None,
   /// with `problems`, if an op has no lowering.
   std::optional<plan::Plan> lower(std::vector<std::string> &problems);
@@ -66,15 +66,15 @@ public:
 
 private:
   llvm::Error readModel();
-  llvm::Error shareAmongRanks(mlir::ModuleOp fused);
-  llvm::Error countExchanges(mlir::ModuleOp fused);
+  llvm::Error shareAmongRanks();
   /// Runs `build`'s passes; false, with `problems`, if one fails.
   bool run(mlir::ModuleOp module,
            llvm::function_ref<void(mlir::OpPassManager &)> build,
            std::vector<std::string> &problems);
 
   mlir::MLIRContext context{mlir::MLIRContext::Threading::DISABLED};
-  mlir::OwningOpRef<mlir::ModuleOp> module;
+  mlir::OwningOpRef<mlir::ModuleOp> fused;  ///< before it is divided
+  mlir::OwningOpRef<mlir::ModuleOp> module; ///< a rank's share
 };
 
 } // namespace mla::explain

@@ -96,6 +96,39 @@ static void writeCache(OStream &json, const Report &r) {
   strings(json, "words", c.words);
 }
 
+static void writeLayouts(OStream &json, const LayoutReport &l) {
+  json.attribute("reason", text(l.reason));
+  json.attributeArray("contexts", [&] {
+    for (int64_t context : l.contexts)
+      json.value(context);
+  });
+  json.attributeArray("alternatives", [&] {
+    for (const LayoutRow &row : l.rows)
+      json.object([&] {
+        json.attribute("layout", row.name);
+        json.attribute("chosen", row.chosen);
+        if (!row.refusal.empty())
+          json.attribute("refusal", text(row.refusal));
+        if (row.seconds.empty())
+          return;
+        if (!row.against.empty())
+          json.attribute("against_chosen", row.against);
+        json.attributeArray("seconds", [&] {
+          for (double seconds : row.seconds)
+            json.value(seconds);
+        });
+        json.attribute("all_reduces", row.reduces);
+        json.attribute("all_gathers", row.gathers);
+        json.attribute("attention_merges", row.merges);
+        json.attribute("overlapped", row.overlaps);
+        json.attribute("weights_bytes", row.weights);
+        json.attribute("cache_bytes_per_token", row.cachePerToken);
+        if (row.tokens >= 0)
+          json.attribute("tokens_that_fit", row.tokens);
+      });
+  });
+}
+
 static void writeMemory(OStream &json, const Memory &m) {
   json.attribute("total_bytes", m.total);
   json.attribute("reserved_bytes", m.reserved);
@@ -142,6 +175,8 @@ static void writeStep(OStream &json, const StepTime &s) {
       json.attribute("small_kernels", s.small);
       json.attribute("gaps", s.gaps);
       json.attribute("collectives", s.collectives);
+      if (!s.method.empty())
+        json.attribute("collectives_floor", s.collectivesFloor);
       json.attribute("step", s.total());
     }
     json.attribute("floor", s.floor);
@@ -152,6 +187,10 @@ static void writeStep(OStream &json, const StepTime &s) {
       json.attribute("collectives_method", s.method);
     json.attributeObject("collectives_by_method", [&] {
       for (const auto &[method, seconds] : s.methods)
+        json.attribute(method, seconds);
+    });
+    json.attributeObject("step_by_method", [&] {
+      for (const auto &[method, seconds] : s.methodSteps)
         json.attribute(method, seconds);
     });
     json.attribute("tokens_per_second", s.tokensPerSecond());
@@ -199,6 +238,13 @@ void mla::explain::writeReport(OStream &json, const Report &r) {
   json.attribute("all_reduces", r.allReduces);
   json.attribute("all_reduces_fused", r.fusedReduces);
   json.attribute("all_gathers", r.allGathers);
+  json.attribute("attention_merges", r.merges);
+  json.attribute("overlapped", r.overlaps);
+  if (r.ranks > 1) {
+    json.attribute("collectives", exchangeByName(r.exchangeBy));
+    json.attribute("layout", r.layoutName);
+    json.attributeObject("layouts", [&] { writeLayouts(json, r.layouts); });
+  }
   strings(json, "problems", r.problems);
   json.attributeObject("cache", [&] { writeCache(json, r); });
   if (r.memory)

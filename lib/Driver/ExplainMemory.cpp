@@ -16,19 +16,6 @@ using namespace mla::explain;
 /// What the driver keeps on the device of each launch of a captured graph, and
 /// how many graphs the runtime keeps. The bytes are an assumption.
 static constexpr int64_t graphNodeBytes = 2048, keptGraphs = 64;
-/// Buffers of collectives: messages up to this size are written to every peer,
-/// twice because one is still read while the next is written; larger ones are
-/// passed on in halves. NCCL's own are in the machine's reserve.
-static constexpr int64_t oneShotBytes = 64 * 1024;
-
-static int64_t collectiveBytes(const Graph &graph, const Facts &facts) {
-  if (graph.ranks == 1 || graph.isHost())
-    return 0;
-  int64_t message =
-      graph.options.compile.pipeline.maxStepTokens * facts.hidden * 2;
-  return 2 * graph.ranks * oneShotBytes + 2 * message;
-}
-
 int64_t mla::explain::tokensIn(int64_t bytes, int64_t perToken) {
   if (bytes <= 0 || perToken <= 0)
     return 0;
@@ -61,7 +48,7 @@ llvm::Expected<Memory> mla::explain::layOut(const Graph &graph,
   memory.ports = static_cast<int64_t>(bytes->ports);
   if (!graph.isHost())
     memory.graphs = launches * graphNodeBytes * keptGraphs;
-  memory.collectives = collectiveBytes(graph, facts);
+  memory.collectives = static_cast<int64_t>(plan.exchangeBytes);
 
   memory.latentPerToken = facts.cacheBytes(graph.cache.format);
   memory.indexPerToken = facts.indexBytes();
@@ -90,12 +77,8 @@ llvm::Expected<Memory> mla::explain::layOut(const Graph &graph,
         " bytes of the driver for each launch of a CUDA graph, " +
         std::to_string(keptGraphs) + " graphs of at most " +
         std::to_string(launches) + " launches");
-  if (memory.collectives)
-    memory.notes.push_back(
-        "assumed: two buffers of " + bytesText(oneShotBytes) +
-        " for each rank and two of the largest step's rows in 16 bits for the "
-        "exchange between ranks, which no plan does yet; NCCL's own are in the "
-        "reserve");
+  if (graph.ranks > 1 && !graph.isHost())
+    memory.notes.push_back("NCCL's own buffers are in the reserve");
   if (facts.indexer && !graph.isHost())
     memory.notes.push_back(
         "beyond " + grouped(facts.indexer->topk) +

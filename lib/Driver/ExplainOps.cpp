@@ -7,8 +7,6 @@
 #include "ExplainParts.h"
 #include "ExplainText.h"
 #include "mla/Dialect/MLA.h"
-#include "llvm/ADT/MapVector.h"
-#include "llvm/Support/StringSaver.h"
 
 using namespace mlir;
 using namespace mla;
@@ -16,8 +14,9 @@ using namespace mla::explain;
 
 LoweringSite mla::explain::siteFor(const Graph &graph, const TargetMachine &on,
                                    const Program &program) {
-  return {on, program, graph.planContext,
-          graph.options.compile.pipeline.fp4Activations};
+  const PipelineOptions &pipeline = graph.options.compile.pipeline;
+  return {on, program, graph.planContext, pipeline.fp4Activations,
+          pipeline.exchange};
 }
 
 Selection mla::explain::selectFor(const Graph &graph, const TargetMachine &on,
@@ -68,43 +67,6 @@ static std::string shapeOf(Operation *op) {
   return text;
 }
 
-/// Equal for ops that every lowering treats alike.
-static std::string keyOf(Operation *op) {
-  std::string key;
-  llvm::raw_string_ostream out(key);
-  out << op->getName();
-  for (Type type : op->getOperandTypes())
-    out << ' ' << type;
-  out << op->getAttrDictionary();
-  // Whether a neighbour does the work, on which costs of sums and norms depend.
-  for (Value result : op->getResults())
-    out << ' '
-        << (result.hasOneUse()
-                ? (*result.getUsers().begin())->getName().getStringRef()
-                : StringRef("-"));
-  for (Value operand : op->getOperands())
-    if (Operation *producer = operand.getDefiningOp())
-      out << ' ' << producer->getName() << operand.hasOneUse();
-  return key;
-}
-
-std::vector<OpGroup> mla::explain::groupOps(ModuleOp module) {
-  llvm::MapVector<StringRef, OpGroup> groups;
-  llvm::BumpPtrAllocator allocator;
-  llvm::StringSaver saver(allocator);
-  module.lookupSymbol<func::FuncOp>("step").walk([&](Operation *op) {
-    if (!isTensorLevelOp(op))
-      return;
-    OpGroup &group = groups[saver.save(keyOf(op))];
-    if (!group.count++)
-      group.op = op;
-  });
-  std::vector<OpGroup> list;
-  for (auto &entry : groups)
-    list.push_back(entry.second);
-  return list;
-}
-
 static Choice choiceOf(const Graph &graph, Operation *op,
                        const Program &program) {
   Choice choice{program.name, {}};
@@ -138,7 +100,8 @@ std::vector<OpChoices> mla::explain::judgeOps(const Graph &graph,
                                               ModuleOp module) {
   std::vector<OpChoices> list;
   std::map<std::string, size_t> known;
-  for (const OpGroup &group : groupOps(module)) {
+  StepGraph graphOfStep(module);
+  for (const OpGroup &group : graphOfStep.groups()) {
     OpChoices op;
     op.op = group.op->getName().getStringRef().str();
     op.shape = shapeOf(group.op);

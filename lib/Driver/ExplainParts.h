@@ -7,6 +7,7 @@
 #define MLA_LIB_DRIVER_EXPLAINPARTS_H
 
 #include "ExplainGraph.h"
+#include "StepCost.h"
 
 namespace mla::explain {
 
@@ -23,13 +24,6 @@ std::string noCodeText(const Graph &graph);
 
 CacheDecision decideCache(Graph &graph, const Facts &facts);
 
-/// Ops of a step function that every lowering treats alike.
-struct OpGroup {
-  mlir::Operation *op = nullptr; ///< the first
-  int64_t count = 0;
-};
-std::vector<OpGroup> groupOps(mlir::ModuleOp module);
-
 /// The choices of each op of `module`, equal ops together, in the order of the
 /// graph.
 std::vector<OpChoices> judgeOps(const Graph &graph, mlir::ModuleOp module);
@@ -42,11 +36,16 @@ llvm::Expected<Memory> layOut(const Graph &graph, const Facts &facts,
                               const plan::Plan &plan);
 
 /// The time of a step, from the cost of the ops' chosen lowerings; none if no
-/// program is for so many sequences. `plan` and `memory` may be null.
+/// program is for so many sequences. `plain` is the step without fused collectives,
+/// `fused` with them, null for one rank. `plan` and `memory` may be null.
 std::optional<StepTime> timeOf(const Graph &graph, const Facts &facts,
-                               mlir::ModuleOp module, const plan::Plan *plan,
-                               const Memory *memory, int64_t context,
-                               int64_t batch);
+                               const StepGraph &plain, const StepGraph *fused,
+                               const plan::Plan *plan, const Memory *memory,
+                               int64_t context, int64_t batch);
+
+/// The layouts, with what of each fits beside the chosen one's plan.
+LayoutReport reportLayouts(const Graph &graph, const Facts &facts,
+                           const Memory *memory);
 
 /// What timeOf() takes for granted.
 std::vector<std::string> timeAssumptions(const Graph &graph);

@@ -1,33 +1,17 @@
 //===- ExplainStep.cpp - how long a step takes, by cause ------------------===//
 //
-// Part of mla. The cost of the lowerings that would be chosen, the gaps between
-// launches, and the collectives, which no lowering does yet.
+// Part of mla. What StepCost says of the chosen layout, and what it does not know:
+// sparse attention, and what does not fit.
 //
 //===----------------------------------------------------------------------===//
 #include "ExplainParts.h"
 #include "ExplainText.h"
-#include "llvm/ADT/StringSwitch.h"
 #include <algorithm>
 #include <array>
 
 using namespace mlir;
 using namespace mla;
 using namespace mla::explain;
-
-/// Rows pass between ranks in 16 bits.
-static constexpr int64_t exchangedBytes = 2;
-
-/// The part of a step's time that an op belongs to.
-static double *partOf(Operation *op, StepTime &time) {
-  return llvm::StringSwitch<double *>(op->getName().stripDialect())
-      .Cases({"linear", "joined_linear", "gated_linear", "lm_head",
-              "absorb_query", "expand_value"},
-             &time.weights)
-      .Cases({"latent_attention", "indexer"}, &time.attention)
-      .Cases({"moe", "experts", "route"}, &time.experts)
-      .Cases({"all_reduce", "all_gather", "merge_attention"}, nullptr)
-      .Default(&time.small);
-}
 
 /// The smallest program for a token each of `batch` sequences, or null.
 static const Program *programFor(llvm::ArrayRef<Program> programs,
@@ -37,77 +21,6 @@ static const Program *programFor(llvm::ArrayRef<Program> programs,
         program.maxSequences >= batch)
       return &program;
   return nullptr;
-}
-
-static StringRef methodName(cost::Collective method) {
-  switch (method) {
-  case cost::Collective::Nccl:
-    return "nccl";
-  case cost::Collective::OneShot:
-    return "one_shot";
-  case cost::Collective::Fused:
-    return "fused";
-  }
-  return "";
-}
-
-/// Moves of rows without a sum: how many, and their bytes for one token.
-struct Moves {
-  int64_t count = 0;
-  double bytes = 0;
-
-  /// Columns of the other ranks: logits and weights of merges in f32.
-  void add(Operation *op, int64_t times, int64_t ranks) {
-    double all = 0;
-    if (auto gather = dyn_cast<AllGatherOp>(op))
-      for (Value to : gather.getAlls())
-        all += double(rowWidth(to)) *
-               double(llvm::any_of(to.getUsers(), llvm::IsaPred<func::ReturnOp>)
-                          ? 4
-                          : exchangedBytes);
-    else if (auto merge = dyn_cast<MergeAttentionOp>(op))
-      all = double(rowWidth(merge.getX()) * exchangedBytes +
-                   rowWidth(merge.getLse()) * 4);
-    else
-      return;
-    count += times;
-    bytes += double(times) * all * double(ranks - 1) / double(ranks);
-  }
-};
-
-/// What all reductions and moves of a step take; by method, as far as the
-/// machine's file has figures.
-static void addCollectives(const Graph &graph, const Facts &facts,
-                           int64_t reduces, const Moves &moves, StepTime &time) {
-  if (graph.ranks == 1)
-    return;
-  const Link &link = graph.machine().link;
-  double gather = 0;
-  if (double rate = std::max(link.readBytesPerSecond, link.writeBytesPerSecond);
-      rate > 0)
-    gather = double(moves.count) * link.latencySeconds +
-             double(time.batch) * moves.bytes / rate;
-  std::string missing;
-  for (cost::Collective method :
-       {cost::Collective::Fused, cost::Collective::OneShot,
-        cost::Collective::Nccl}) {
-    auto one = graph.on->model().allReduce(
-        method, graph.ranks, time.batch * facts.hidden * exchangedBytes);
-    if (!one.ok()) {
-      missing = one.status().message();
-      continue;
-    }
-    double seconds = double(reduces) * one->seconds + gather;
-    time.methods[methodName(method).str()] = seconds;
-    if (time.method.empty() || seconds < time.collectives) {
-      time.method = methodName(method).str();
-      time.collectives = seconds;
-    }
-  }
-  if (time.method.empty()) {
-    time.collectives = gather;
-    time.notes.push_back("reductions are missing here: " + missing);
-  }
 }
 
 /// What sparse attention would take beyond what dense attention to the chosen
@@ -149,9 +62,9 @@ static void nameBound(StepTime &time) {
 }
 
 std::optional<StepTime>
-mla::explain::timeOf(const Graph &graph, const Facts &facts, ModuleOp module,
-                     const plan::Plan *plan, const Memory *memory,
-                     int64_t context, int64_t batch) {
+mla::explain::timeOf(const Graph &graph, const Facts &facts, const StepGraph &plain,
+                     const StepGraph *fused, const plan::Plan *plan,
+                     const Memory *memory, int64_t context, int64_t batch) {
   std::vector<Program> programs = graph.programs();
   const Program *program = programFor(programs, batch);
   if (!program)
@@ -163,42 +76,39 @@ mla::explain::timeOf(const Graph &graph, const Facts &facts, ModuleOp module,
   // Without kernels only what is read is known, and that is the same
   // everywhere.
   const TargetMachine &on = graph.planned();
-  LoweringSite site = siteFor(graph, on, *program);
+  StepSite at{on, siteFor(graph, on, *program), graph.overrides()};
   cost::Step step{batch, batch, std::max<int64_t>(context, 1)};
   bool sparse = facts.indexer && context >= facts.indexer->topk && on.gpu();
   if (sparse)
     step.context = facts.indexer->topk;
-  int64_t reduces = 0;
-  Moves moves;
-  for (const OpGroup &group : groupOps(module)) {
-    reduces += isa<AllReduceOp>(group.op) ? group.count : 0;
-    moves.add(group.op, group.count, graph.ranks);
-    double *part = partOf(group.op, time);
-    if (!part)
-      continue;
-    Selection selection = selectFor(graph, on, group.op, *program);
-    const mla::Candidate *chosen = selection.chosen();
-    if (!chosen) {
-      time.notes.push_back("without " +
-                           group.op->getName().getStringRef().str() +
-                           ", which has no lowering");
-      continue;
-    }
-    cost::Estimate each = chosen->lowering->cost(group.op, site, step);
-    double count = double(group.count);
-    *part += count * each.seconds;
-    time.weightBytes += count * each.weightBytes;
-    time.cacheBytes += count * each.cacheBytes;
-    time.launches += group.count * each.launches;
-  }
+  std::optional<int64_t> launches;
   if (plan)
     for (const plan::Program &lowered : plan->programs)
       if (lowered.name == program->name)
-        time.launches = static_cast<int64_t>(lowered.launches.size());
-  time.gaps = double(time.launches) * graph.machine().launchGapSeconds;
-  addCollectives(graph, facts, reduces, moves, time);
+        launches = static_cast<int64_t>(lowered.launches.size());
+  // The exchange is between the machine's own devices, whatever stands in for one.
+  StepCost cost = stepCost(plain, fused, at, graph.on->model(), step, launches);
+  time.weights = cost.work.weights;
+  time.attention = cost.work.attention;
+  time.experts = cost.work.experts;
+  time.small = cost.work.small;
+  time.weightBytes = cost.work.weightBytes;
+  time.cacheBytes = cost.work.cacheBytes;
+  time.launches = cost.work.launches;
+  time.notes = cost.work.notes;
+  time.gaps = cost.gaps;
+  time.collectives = cost.exchange.seconds;
+  time.collectivesFloor = cost.exchange.floor;
+  time.method = cost.method;
+  time.methods = cost.exchanges;
+  time.methodSteps = cost.totals;
+  if (fused && cost.method.empty())
+    time.notes.push_back("what ranks exchange is missing here: " + cost.missing);
+  double before = time.attention;
   if (sparse)
     addIndexer(graph, facts, time);
+  for (auto &[method, seconds] : time.methodSteps)
+    seconds += time.attention - before;
   addNotes(graph, memory, time);
   time.floor = (time.weightBytes + time.cacheBytes) /
                std::max(graph.machine().readBytesPerSecond, 1.0);
@@ -221,11 +131,16 @@ std::vector<std::string> mla::explain::timeAssumptions(const Graph &graph) {
                    "one CUDA graph; between launches pass " +
                    fixed(machine.launchGapSeconds * 1e6, 2) + " us");
   if (graph.ranks > 1) {
-    list.push_back("no plan exchanges rows between ranks yet: times of "
-                   "reductions are the machine file's, the fastest method is "
-                   "taken; rows pass in 16 bits, logits are gathered in f32");
-    list.push_back("every rank has an equal share of each expert, so nobody "
-                   "waits for another");
+    list.push_back(
+        "times of reductions are the machine file's, those of gathers follow from "
+        "them, the fastest method is taken; sums and merged attention pass in 16 bits, "
+        "what is gathered and what NCCL takes in f32");
+    list.push_back(
+        graph.layout.expertGroups > 1
+            ? "ranks wait for the group with most of the chosen experts, the expected "
+              "number if all experts are as likely"
+            : "every rank has an equal share of each expert, so nobody waits for "
+              "another");
   }
   return list;
 }

@@ -7,6 +7,7 @@
 #include "Explain.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <algorithm>
+#include <cmath>
 
 using namespace mla;
 using namespace mla::explain;
@@ -108,6 +109,22 @@ static std::string machineText(const Machine &m) {
   return text;
 }
 
+static std::string exchangeText(const Report &r) {
+  std::string text = grouped(r.allReduces) + " reductions a step, " +
+                     grouped(r.fusedReduces) + " of them with the norm behind them, " +
+                     grouped(r.allGathers) +
+                     (r.allGathers == 1 ? " gather" : " gathers");
+  if (r.merges)
+    text += ", " + grouped(r.merges) + " merges of attention";
+  if (r.overlaps)
+    text += "; " + grouped(r.overlaps) + " of these beside other work";
+  if (r.exchangeBy != ExchangeBy::Cost)
+    text += std::string("; by ") +
+            (r.exchangeBy == ExchangeBy::Nccl ? "NCCL" : "kernels of the plan") +
+            " alone, as --collectives says";
+  return text + (r.exchanges ? "" : "; no plan of this target exchanges rows");
+}
+
 static void printHead(const Report &r, llvm::raw_ostream &out) {
   field(out, "model", modelText(r.model));
   field(out, "machine", machineText(r.machine));
@@ -118,11 +135,8 @@ static void printHead(const Report &r, llvm::raw_ostream &out) {
     target += ": assembled, never executed";
   target += r.ranks == 1
                 ? ", one rank"
-                : ", " + std::to_string(r.ranks) + " ranks, tensor parallel: " +
-                      std::to_string(r.allReduces) +
-                      " reductions a step, " + std::to_string(r.fusedReduces) +
-                      " of them with the norm behind them" +
-                      (r.machine.isHost() ? "" : "; no GPU plan does it yet");
+                : ", " + std::to_string(r.ranks) + " ranks, " + r.layoutName + ": " +
+                      exchangeText(r);
   field(out, "target", target);
   if (!r.ranksReason.empty())
     field(out, "",
@@ -201,6 +215,56 @@ static void printMemory(const Report &r, llvm::raw_ostream &out) {
   bullets(out, m.notes);
 }
 
+static void printLayouts(const Report &r, llvm::raw_ostream &out) {
+  if (r.ranks == 1)
+    return;
+  const LayoutReport &l = r.layouts;
+  out << "\nLayout of " << r.ranks << " ranks\n  ";
+  wrapped(out, r.layoutName + ": " + l.reason, 4, 2);
+  if (l.rows.empty())
+    return;
+  std::vector<std::string> head{"ms of one token at context"};
+  for (int64_t context : l.contexts)
+    head.push_back(grouped(context));
+  head.insert(head.end(), {"weights", "cache/token", "tokens that fit"});
+  TextTable table(head);
+  auto departs = [](const LayoutRow &row) {
+    return llvm::StringRef(row.name).count(',') + (row.name != "tensor parallel");
+  };
+  // Those that differ in one thing, and the fastest; the JSON has all.
+  auto mean = [](const LayoutRow &row) {
+    double sum = row.seconds.empty() ? INFINITY : 0;
+    for (double seconds : row.seconds)
+      sum += seconds;
+    return sum;
+  };
+  const LayoutRow &least = *std::min_element(
+      l.rows.begin(), l.rows.end(),
+      [&](const LayoutRow &a, const LayoutRow &b) { return mean(a) < mean(b); });
+  std::vector<std::string> why;
+  for (const LayoutRow &row : l.rows) {
+    if (departs(row) > 1 && !row.chosen && &row != &least)
+      continue;
+    std::vector<std::string> cells{row.name + (row.chosen ? " *" : "")};
+    for (size_t i = 0; i < l.contexts.size(); ++i)
+      cells.push_back(i < row.seconds.size() ? fixed(row.seconds[i] * 1e3, 2) : "");
+    bool made = !row.seconds.empty();
+    cells.push_back(made ? bytesText(row.weights) : "");
+    cells.push_back(made ? grouped(row.cachePerToken) : "");
+    cells.push_back(row.tokens >= 0 ? grouped(row.tokens) : "");
+    table.add(cells);
+    if (row.chosen)
+      continue;
+    std::string text = row.name + ": " + row.against;
+    if (!row.refusal.empty())
+      text += std::string(row.against.empty() ? "" : ". ") + "Not possible: " +
+              row.refusal;
+    why.push_back(text);
+  }
+  table.print(out);
+  bullets(out, why);
+}
+
 static void printSteps(const Report &r, llvm::raw_ostream &out) {
   out << "\nTime of a step (one token of each sequence, milliseconds)\n";
   TextTable table({"context", "batch", "weights", "attention", "experts",
@@ -227,15 +291,15 @@ static void printSteps(const Report &r, llvm::raw_ostream &out) {
   if (r.ranks > 1 && !r.steps.empty() && r.hasKernels) {
     out << "\n  Reductions and gathers of a step by method\n";
     TextTable methods(
-        {"context", "batch", "method", "ms", "of the step", "tokens/s"});
-    // They do not depend on the context.
+        {"context", "batch", "method", "ms", "of the step", "step", "tokens/s"});
+    // They depend little on the context.
     for (const StepTime &s : r.steps)
       if (s.context == r.steps.front().context)
         for (const auto &[method, seconds] : s.methods) {
-          double total = s.total() - s.collectives + seconds;
+          double total = s.methodSteps.at(method);
           methods.add({grouped(s.context), grouped(s.batch), method,
                        fixed(seconds * 1e3, 2), percent(seconds, total),
-                       fixed(double(s.batch) / total, 1)});
+                       ms(total), fixed(double(s.batch) / total, 1)});
         }
     methods.print(out, 4);
   }
@@ -292,6 +356,7 @@ void mla::explain::printText(const Report &report, llvm::raw_ostream &out) {
   printHead(report, out);
   printCache(report, out);
   printMemory(report, out);
+  printLayouts(report, out);
   printSteps(report, out);
   printOps(report, out);
 }

@@ -19,7 +19,8 @@ constexpr int64_t maxBytes = int64_t(1) << 50;
 constexpr int64_t maxDevices = 1024;
 constexpr std::string_view linkKinds[] = {"none",  "pcie3", "pcie4",
                                           "pcie5", "pcie6", "nvlink"};
-constexpr std::string_view collectiveMethods[] = {"fused", "nccl", "one_shot"};
+constexpr std::string_view collectiveMethods[] = {"fused", "nccl", "one_shot",
+                                                  "two_shot"};
 constexpr std::string_view sourceKinds[] = {"measured: ", "reported: ",
                                             "published: ", "assumed: "};
 

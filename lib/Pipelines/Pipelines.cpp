@@ -158,9 +158,11 @@ void mla::buildSelectPipeline(OpPassManager &pm,
   SelectLoweringPassOptions select;
   setSite(select, options);
   select.lower.assign(options.lower.begin(), options.lower.end());
+  select.collectives = exchangeByName(options.exchange).str();
   pm.addPass(createSelectLoweringPass(select));
   VerifySelectedPassOptions verify;
   setSite(verify, options);
+  verify.collectives = select.collectives;
   pm.addPass(createVerifySelectedPass(verify));
 }
 
@@ -288,6 +290,13 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
       llvm::cl::desc("Collectives exchange nothing"),
       llvm::cl::init(defaults.localCollectives)};
 
+  Option<ExchangeBy> exchange{
+      *this, "collectives", llvm::cl::desc("What exchanges rows on GPUs"),
+      llvm::cl::init(defaults.exchange),
+      llvm::cl::values(clEnumValN(ExchangeBy::Cost, "exchange", "by cost"),
+                       clEnumValN(ExchangeBy::Peers, "p2p", "kernels alone"),
+                       clEnumValN(ExchangeBy::Nccl, "nccl", "NCCL alone"))};
+
   ListOption<std::string> lower{*this, "lower",
                                 llvm::cl::desc("OP=LOWERING, not the fastest")};
   Option<bool> fp4Activations{*this, "fp4-activations",
@@ -312,6 +321,7 @@ struct StageOptions : PassPipelineOptions<StageOptions> {
     options.ranks = ranks;
     options.layout = {expertGroups, shardDown, shardRouter, shardCache};
     options.localCollectives = localCollectives;
+    options.exchange = exchange;
     // The pass refuses what is no format of a cache.
     options.cacheFormat =
         parseFormat(std::string_view(cacheFormat)).value_or(Format::I32);

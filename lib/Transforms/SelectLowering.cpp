@@ -167,13 +167,19 @@ struct SelectLoweringPass
           << activations << "'";
       return signalPassFailure();
     }
+    std::optional<ExchangeBy> exchange = parseExchangeBy(collectives);
+    if (!exchange) {
+      module.emitError("expected collectives by exchange, p2p or nccl, found '")
+          << collectives << "'";
+      return signalPassFailure();
+    }
     Selector selector(module, **on);
     if (mlir::failed(selector.readOverrides(lower)))
       return signalPassFailure();
     for (const Program &program :
          programsFor((*on)->machine(), stepTokens, maxSequences))
       selector.sites.emplace_back(**on, program, maxContext,
-                                  activations == "fp4");
+                                  activations == "fp4", *exchange);
     module.walk([&](Operation *op) {
       if (isTensorLevelOp(op))
         selector.choose(op);

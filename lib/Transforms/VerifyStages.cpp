@@ -108,10 +108,18 @@ struct VerifySelectedPass
       getOperation().emitError(on.status().message());
       return signalPassFailure();
     }
+    std::optional<ExchangeBy> exchange = parseExchangeBy(collectives);
+    if (!exchange) {
+      getOperation().emitError(
+          "expected collectives by exchange, p2p or nccl, found '")
+          << collectives << "'";
+      return signalPassFailure();
+    }
     std::vector<LoweringSite> sites;
     for (const Program &program :
          programsFor((*on)->machine(), stepTokens, maxSequences))
-      sites.emplace_back(**on, program, maxContext, activations == "fp4");
+      sites.emplace_back(**on, program, maxContext, activations == "fp4",
+                         *exchange);
     getOperation().walk([&](Operation *op) {
       if (!isTensorLevelOp(op))
         return;

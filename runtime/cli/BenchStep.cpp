@@ -248,6 +248,8 @@ Json toJson(runtime::Engine &engine, const BenchSetting &setting,
       {"read_ceiling_bytes_per_second", cost.ceiling}};
   if (!engine.plan().ranks.isOne())
     json["ranks"] = engine.plan().ranks.count;
+  if (!facts.exchange.empty())
+    json["exchange"] = facts.exchange;
   if (cost.ceiling > 0) {
     json["floor_seconds"] = cost.bytes / cost.ceiling;
     json["device_over_floor"] = cost.device * cost.ceiling / cost.bytes;
@@ -277,7 +279,8 @@ void print(const BenchSetting &setting, const hal::DeviceFacts &facts,
     return std::string(width - std::min(width, text.size()), ' ') + text;
   };
   out << facts.name << ", " << facts.units << " units"
-      << (facts.driver.empty() ? "" : ", ") << facts.driver << "\n"
+      << (facts.driver.empty() ? "" : ", ") << facts.driver
+      << (facts.exchange.empty() ? "" : ", ranks by ") << facts.exchange << "\n"
       << "step: " << setting.sequences << " x " << setting.tokens
       << (setting.tokens == 1 ? " token" : " tokens") << " at context "
       << setting.context << " in " << formatNumber(cost.device * 1e3, 3)

@@ -39,9 +39,12 @@ void addPlanOptions(CLI::App &app, PlanOptions &options) {
       ->check(CLI::PositiveNumber)
       ->type_name("N")
       ->group(group);
-  app.add_option("--gpu", options.engine.gpu,
-                 "Number of the GPU, for a plan that needs one (default: 0)")
+  app.add_option("--gpu", options.engine.gpus,
+                 "Number of the GPU, for a plan that needs one; several ranks: one "
+                 "for all, or a list of one for each (default: 0, 1, ...)")
       ->check(CLI::NonNegativeNumber)
+      ->delimiter(',')
+      ->allow_extra_args(false)
       ->type_name("N")
       ->group(group);
   app.add_option("--pack", options.engine.packed,
@@ -55,6 +58,12 @@ void addPlanOptions(CLI::App &app, PlanOptions &options) {
       ->type_name("DIR")
       ->group(group);
   constexpr const char *ranks = "Several ranks";
+  app.add_flag_callback(
+         "--no-peer-access",
+         [&options] { options.engine.path = p2p::Path::Host; },
+         "GPUs exchange rows in memory of the host, even if they reach each "
+         "other's")
+      ->group(ranks);
   app.add_option_function<double>(
          "--collective-timeout",
          [&options](double seconds) {

@@ -137,6 +137,7 @@ Status generate(GenerateOptions options, std::ostream &out, std::ostream &err) {
     options.engine.cacheTokens = promptTokens + options.maxTokens;
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> engine,
                        runtime::Engine::load(options.plan, options.engine));
+  reportExchange(*engine, err);
 
   std::vector<int64_t> ends;
   if (!options.ignoreEos)

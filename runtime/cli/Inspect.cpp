@@ -53,21 +53,33 @@ void printWeights(const plan::Plan &plan, std::ostream &out) {
         << (plan.ranks.isOne() ? "\n" : " a rank\n");
 }
 
-/// "122 (122 all_reduce)".
+/// What a kernel does among the ranks; "" for most. Kernels of GPUs that exchange rows
+/// begin with what they do, before the format of the rows.
+std::string collectiveOf(const plan::Plan &plan, const plan::Kernel &kernel) {
+  if (kernel.collective != plan::Collective::None)
+    return std::string(plan::collectiveName(kernel.collective)) +
+           (plan.target.isHost() ? "" : " by NCCL");
+  for (const plan::Parameter &p : kernel.parameters)
+    if (p.kind == plan::Parameter::Kind::Peers)
+      return kernel.name.substr(
+          0, std::min(kernel.name.find("_bf16"), kernel.name.find("_f32")));
+  return "";
+}
+
+/// "122 (122 all_reduce)", on a GPU "123 (122 all_reduce_norm, 1 all_gather by NCCL)".
 std::string collectivesText(const plan::Plan &plan,
                             const plan::Program &program) {
-  std::map<plan::Collective, size_t> counts;
+  std::map<std::string, size_t> counts;
   size_t all = 0;
   for (const plan::Launch &launch : program.launches)
-    if (plan::Collective c = plan.kernels[launch.kernel].collective;
-        c != plan::Collective::None) {
-      ++counts[c];
+    if (std::string name = collectiveOf(plan, plan.kernels[launch.kernel]);
+        !name.empty()) {
+      ++counts[name];
       ++all;
     }
   std::string kinds;
-  for (const auto &[collective, count] : counts)
-    kinds += (kinds.empty() ? " (" : ", ") + std::to_string(count) + " " +
-             std::string(plan::collectiveName(collective));
+  for (const auto &[name, count] : counts)
+    kinds += (kinds.empty() ? " (" : ", ") + std::to_string(count) + " " + name;
   return std::to_string(all) + kinds + (kinds.empty() ? "" : ")");
 }
 

@@ -29,6 +29,7 @@ Status logits(const LogitsOptions &options, std::ostream &err) {
   }
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> engine,
                        runtime::Engine::load(options.plan, engineOptions));
+  reportExchange(*engine, err);
 
   std::vector<runtime::Sequence> sequences;
   std::vector<NamedMatrix> outputs;

@@ -57,6 +57,7 @@ Status perplexity(const PerplexityOptions &options, std::ostream &out,
                   std::ostream &err) {
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Engine> engine,
                        runtime::Engine::load(options.plan, options.engine));
+  reportExchange(*engine, err);
   // The last id is only predicted, so it needs no place in the context.
   int64_t limit = engine->contextLength() + 1;
   if (options.maxTokens > 0)

@@ -46,7 +46,8 @@ ProcessGroup::join(const std::filesystem::path &plan,
   MLA_ASSIGN_OR_RETURN(options.group, plan::hashFile(plan / "plan.json"));
   MLA_ASSIGN_OR_RETURN(std::unique_ptr<collectives::Transport> link,
                        collectives::joinSocketGroup(options));
-  return std::unique_ptr<ProcessGroup>(new ProcessGroup(std::move(link)));
+  return std::unique_ptr<ProcessGroup>(
+      new ProcessGroup(std::move(link), world->localRank.value_or(-1)));
 }
 
 Status ProcessGroup::share(std::string &text) {
@@ -82,6 +83,7 @@ Status runInGroup(PlanOptions &options,
   if (!group)
     return command(nullptr, std::cout, std::cerr);
   options.engine.group = &group->transport();
+  options.engine.localRank = group->localRank();
   if (group->isFirst())
     return group->finish(command(group.get(), std::cout, std::cerr));
   Nowhere nowhere;

@@ -31,6 +31,8 @@ public:
 
   collectives::Transport &transport() { return *link; }
   int rank() const { return link->rank(); }
+  /// The number among those on this machine; -1: not known.
+  int localRank() const { return numberHere; }
   bool isFirst() const { return rank() == 0; }
 
   /// Makes `text` that of rank 0, which may take its time.
@@ -40,9 +42,10 @@ public:
   Status finish(const Status &status);
 
 private:
-  explicit ProcessGroup(std::unique_ptr<collectives::Transport> link)
-      : link(std::move(link)) {}
+  ProcessGroup(std::unique_ptr<collectives::Transport> link, int numberHere)
+      : link(std::move(link)), numberHere(numberHere) {}
   std::unique_ptr<collectives::Transport> link;
+  const int numberHere;
 };
 
 /// Runs a subcommand that can be one of several processes. `command` gets the group,

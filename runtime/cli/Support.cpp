@@ -108,6 +108,14 @@ Status stepAndChoose(runtime::Engine &engine,
   return engine.stepAndSample(sequences, greedy).status();
 }
 
+void reportExchange(runtime::Engine &engine, std::ostream &err) {
+  Result<hal::DeviceFacts> facts = engine.facts();
+  if (facts.ok() && facts->exchange.starts_with("memory of the host") &&
+      !facts->exchange.ends_with("(asked for)"))
+    err << "warning: the ranks exchange rows in " << facts->exchange
+        << ", which is slower than peer access\n";
+}
+
 void reportSaturation(const runtime::Engine &engine, std::ostream &err) {
   if (int64_t values = engine.saturatedValues())
     err << "warning: " << values

@@ -65,6 +65,10 @@ public:
   /// Returns when all ranks have called it.
   Status barrier(std::string_view what);
 
+  /// Transport::look() and timeout(), for what ranks do without this.
+  Status look(std::string_view what) { return transport.look(what); }
+  std::chrono::milliseconds timeout() const { return transport.timeout(); }
+
   /// Instead of oneShotBytes; the same on all ranks.
   void setOneShotBytes(int64_t bytes) { oneShot = bytes; }
 

@@ -57,6 +57,14 @@ Status Transport::share(ConstBytes mine, const Reader &read,
   return end(doShare(begin(what), mine, read));
 }
 
+Status Transport::look(std::string_view what) {
+  MLA_RETURN_IF_ERROR(over);
+  auto now = Clock::now();
+  // Who learns it so tells the others, as in a call: else they see this rank end, and
+  // not why.
+  return end(doLook({calls, what.substr(0, maxWhat), now, now}));
+}
+
 Status Transport::doShare(const Call &call, ConstBytes mine,
                           const Reader &read) {
   auto ranks = static_cast<size_t>(groupSize),

@@ -85,6 +85,11 @@ public:
   /// Whether share() moves nothing that `read` does not look at.
   virtual bool sharesMemory() const { return false; }
 
+  /// Whether another rank has ended the group, as far as this one sees without
+  /// waiting: its error, as from then on every call returns. For who waits for
+  /// something else that other ranks do. `what` as in exchange().
+  Status look(std::string_view what);
+
   /// This rank gives up. The others learn `why`, which must be an error. Does
   /// nothing if the group is over already.
   void abort(const Status &why);
@@ -106,6 +111,8 @@ protected:
                             std::span<const Bytes> receive) = 0;
   /// Through doExchange() unless overridden.
   virtual Status doShare(const Call &call, ConstBytes mine, const Reader &read);
+  /// look(): `call` is none, its number that of the last one.
+  virtual Status doLook(const Call &call) = 0;
   /// Tells the other ranks `why`, which they return as it is. Called once, and
   /// for an error of a call before that call returns to the caller: the memory
   /// that it was given is still there.

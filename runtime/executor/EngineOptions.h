@@ -9,12 +9,14 @@
 #include "mla/Plan/Plan.h"
 #include "runtime/base/ThreadPool.h"
 #include "runtime/collectives/Collectives.h"
+#include "runtime/collectives/p2p/Peers.h"
 #include "runtime/hal/Device.h"
 #include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace mla::runtime {
 
@@ -29,7 +31,11 @@ struct EngineOptions {
   int64_t extraPages = 0;
   /// Replaces the folder that the plan names, if not empty.
   std::filesystem::path checkpoint = {};
-  int gpu = 0; ///< Which, for a plan of a GPU.
+  /// For a plan of a GPU: which. One for all ranks of this process, or one for each
+  /// rank of the machine; none: rank r of a machine has GPU r.
+  std::vector<int> gpus = {};
+  /// How ranks on GPUs reach each other's memory.
+  p2p::Path path = p2p::Path::Any;
   /// File of weights as a GPU has them: used if it exists, or else written. Each of
   /// several ranks has its own: packedFile().
   std::filesystem::path packed = {};
@@ -45,6 +51,8 @@ struct EngineOptions {
   /// does the same with this plan. Null: all ranks run in this process, each in a
   /// thread of its own. Outlives the engine.
   collectives::Transport *group = nullptr;
+  /// With `group`: this process' number among those of the machine; -1: not known.
+  int localRank = -1;
   /// How long a rank waits for another in a step before it gives up.
   std::chrono::milliseconds collectiveTimeout =
       collectives::Transport::defaultTimeout;

@@ -5,8 +5,10 @@
 //===----------------------------------------------------------------------===//
 #include "runtime/collectives/host/Threads.h"
 #include "runtime/executor/Engine.h"
+#include "runtime/hal/cuda/CudaDevice.h"
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <thread>
 
 namespace mla::runtime {
@@ -78,6 +80,38 @@ int threadsOfRank(const EngineOptions &options, int64_t local) {
   return static_cast<int>(std::max<int64_t>(1, threads / local));
 }
 
+/// The GPU of each of the ranks here.
+Result<std::vector<int>> gpusOf(const plan::Plan &plan, Local local,
+                                const EngineOptions &options) {
+  const std::vector<int> &given = options.gpus;
+  std::vector<int> gpus(static_cast<size_t>(local.count));
+  if (plan.target.isHost())
+    return gpus;
+  // Of the ranks of this machine, those here are [first, first + local.count).
+  int64_t first = 0, ranks = local.count;
+  if (options.group) {
+    ranks = plan.ranks.count;
+    first = options.localRank >= 0 ? options.localRank : local.first;
+  }
+  if (given.size() > 1 &&
+      (options.group ? static_cast<int64_t>(given.size()) <= first
+                     : static_cast<int64_t>(given.size()) != ranks))
+    return invalid("expected one GPU for all, or one for each of " +
+                   std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
+                   ", found " + std::to_string(given.size()));
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    size_t rank = static_cast<size_t>(first) + i;
+    gpus[i] = given.empty()       ? static_cast<int>(rank)
+              : given.size() == 1 ? given[0]
+                                  : given[rank];
+  }
+  std::map<int, int64_t> ranksOn;
+  for (int gpu : gpus)
+    if (++ranksOn[gpu] > 1)
+      MLA_RETURN_IF_ERROR(hal::CudaDevice::prepareSharedGpu(ranksOn[gpu]));
+  return gpus;
+}
+
 /// How long a process waits for others that still load: what ends without having
 /// said so is noticed at once.
 constexpr std::chrono::hours loadTimeout(24);
@@ -122,6 +156,7 @@ Status Engine::loadRanks(const std::filesystem::path &folder,
     for (const auto &transport : transports)
       transport->setTimeout(options.collectiveTimeout);
   }
+  MLA_ASSIGN_OR_RETURN(std::vector<int> gpus, gpusOf(thePlan, local, options));
   MLA_ASSIGN_OR_RETURN(threadsOfRanks,
                        RankThreads::create(static_cast<size_t>(local.count)));
   ranks.resize(static_cast<size_t>(local.count));
@@ -134,7 +169,8 @@ Status Engine::loadRanks(const std::filesystem::path &folder,
         MLA_ASSIGN_OR_RETURN(
             ranks[i],
             Rank::load({thePlan, folder, number,
-                        threadsOfRank(options, local.count), capacity, results,
+                        threadsOfRank(options, local.count), gpus[i], capacity,
+                        results,
                         options.progress && first &&
                             (!options.group || options.group->rank() == 0),
                         options.group        ? options.group
@@ -143,9 +179,12 @@ Status Engine::loadRanks(const std::filesystem::path &folder,
                        options));
         return {};
       },
-      [&](size_t, const Status &why) {
+      [&](size_t i, const Status &why) {
+        // Others may wait for it.
         if (options.group)
           options.group->abort(why);
+        else if (!transports.empty())
+          transports[i]->abort(why);
       });
   if (!outcome.status.ok())
     return local.count == 1

@@ -33,7 +33,8 @@ Result<std::unique_ptr<Rank>> Rank::load(const Setup &setup,
       rank->ownDevice,
       options.open
           ? options.open(setup.plan, *rank->pool, exchange)
-          : hal::openDevice(setup.plan, *rank->pool, exchange, options.gpu));
+          : hal::openDevice(setup.plan, *rank->pool, exchange,
+                            {setup.gpu, options.path}));
   MLA_ASSIGN_OR_RETURN(rank->module,
                        rank->ownDevice->load(setup.plan, setup.folder));
   // Nothing of the rank's own plan is needed once the weights are there.
@@ -52,6 +53,7 @@ Result<std::unique_ptr<Rank>> Rank::load(const Setup &setup,
 
 Status Rank::allocate(int64_t capacity) {
   Addresses addresses;
+  addresses.peers = module->peers();
   for (size_t w = 0; w < plan.weights.size(); ++w)
     addresses.weights.push_back(
         weightStore->argument(static_cast<uint32_t>(w)));

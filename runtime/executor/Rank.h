@@ -65,6 +65,7 @@ public:
     const std::filesystem::path &folder;
     int64_t number;   ///< From 0 to below the plan's number of ranks.
     int threads;      ///< Its own, at least 1.
+    int gpu;          ///< For a plan of a GPU.
     int64_t capacity; ///< Pages of the cache.
     bool results;     ///< Somebody wants to see what it computes.
     bool progress;    ///< Shows that it is loading.

@@ -62,6 +62,9 @@ private:
 class Module {
 public:
   virtual ~Module();
+  /// What kernels that exchange rows with other ranks' get as "peers": the address of
+  /// the table of mla/Plan/Peers.h; 0 if the plan has none.
+  virtual uint64_t peers() const { return 0; }
 };
 
 /// One launch: work items 0 <= i < grid of a kernel. `arguments` are laid out
@@ -79,6 +82,9 @@ struct DeviceFacts {
   std::string name;         ///< "NVIDIA H200"
   std::string architecture; ///< "sm_90", "x86-64"
   std::string driver;       ///< "CUDA 13.0"; "" for the host
+  /// How ranks that are GPUs exchange rows, and why so: "peer access"; "" if they do
+  /// not.
+  std::string exchange;
   int64_t units = 0;        ///< Multiprocessors, or threads.
   uint64_t totalMemory = 0, freeMemory = 0; ///< Bytes.
 };
@@ -102,7 +108,8 @@ public:
   /// the plan was written with or lacks a kernel, Unsupported if it was made
   /// for another ABI or for a machine that can do more than this one, or if its
   /// ranks exchange data and this device cannot. The library is code and trusted
-  /// like any executable.
+  /// like any executable. If the ranks exchange data, all load the plan at once, one
+  /// plan a device, and errors of one end it on all.
   virtual Result<std::unique_ptr<Module>>
   load(const plan::Plan &plan, const std::filesystem::path &folder) = 0;
 
@@ -134,7 +141,8 @@ public:
                                            int repeats) = 0;
 
   /// Blocks until what was run has ended. Returns the first error of a kernel,
-  /// if the device can tell; the device is then of no further use.
+  /// if the device can tell; the device is then of no further use. Io, or the error
+  /// that another rank ended with, if kernels waited for one in vain.
   virtual Status synchronize() = 0;
 
   /// Copies bytes from `offset` of `buffer` on, of whatever access, as they are

@@ -11,13 +11,13 @@ namespace mla::hal {
 
 Result<std::unique_ptr<Device>>
 openDevice(const plan::Plan &plan, runtime::ThreadPool &pool,
-           collectives::Collectives *collectives, int gpu) {
+           collectives::Collectives *collectives, GpuChoice gpu) {
   if (plan.target.isHost())
     return std::unique_ptr<Device>(
         std::make_unique<HostDevice>(pool, collectives));
   // Known without looking for a GPU.
   MLA_RETURN_IF_ERROR(CudaDevice::checkCollectives(plan));
-  return CudaDevice::open(gpu);
+  return CudaDevice::open({gpu.number, gpu.path, collectives});
 }
 
 } // namespace mla::hal

@@ -74,6 +74,28 @@ TEST(AllReduce, OtherRanks) {
   EXPECT_EQ(alone->launches, 0);
 }
 
+TEST(AllReduce, TwoShotSendsParts) {
+  Machine m = machine();
+  m.collectives = {{"two_shot", 8, 16384, 13e-6}, {"two_shot", 8, 1048576, 80e-6}};
+  double eight = seconds(m, Collective::TwoShot, 8, 1048576);
+  double two = seconds(m, Collective::TwoShot, 2, 1048576);
+  EXPECT_NEAR(two, 13e-6 + (eight - 13e-6) * 1 / 1.75, 1e-10);
+  EXPECT_EQ(collectiveName(Collective::TwoShot), "two_shot");
+}
+
+TEST(AllGather, FollowsFromReductions) {
+  Machine m = machine();
+  Model model(m);
+  // Every rank sends its part to all others, as in a reduction of that part.
+  EXPECT_DOUBLE_EQ(model.allGather(Collective::OneShot, 8, 8 * 20000)->seconds,
+                   seconds(m, Collective::OneShot, 8, 20000));
+  // A ring passes half of what a reduction does.
+  EXPECT_DOUBLE_EQ(model.allGather(Collective::Nccl, 8, 262144)->seconds, 16e-6);
+  EXPECT_FALSE(model.allGather(Collective::Fused, 8, 1024).ok());
+  EXPECT_FALSE(model.allGather(Collective::TwoShot, 8, 1024).ok());
+  EXPECT_EQ(model.allGather(Collective::OneShot, 1, 1024)->seconds, 0);
+}
+
 TEST(AllReduce, Refusals) {
   Machine m = machine();
   Result<Estimate> e = Model(m).allReduce(Collective::Fused, 8, 1024);

@@ -81,8 +81,8 @@ TEST(Mistakes, EachIsOneLine) {
        "number 0.45"},
       {rtx, "{\"method\": \"fused\", \"ranks\": 8, \"bytes\": 12288",
        "{\"method\": \"ring\", \"ranks\": 8, \"bytes\": 12288",
-       "m: at /collectives/0/method: expected \"fused\", \"nccl\" or "
-       "\"one_shot\", found string \"ring\"\nm: at /collectives/1: expected an "
+       "m: at /collectives/0/method: expected \"fused\", \"nccl\", "
+       "\"one_shot\" or \"two_shot\", found string \"ring\"\nm: at /collectives/1: expected an "
        "entry behind the one before it by method, ranks and bytes"},
       {rtx, "\"ranks\": 8, \"bytes\": 16384", "\"ranks\": 9, \"bytes\": 16384",
        "m: at /collectives/3/ranks: expected an integer from 2 to 8, found "
@@ -107,8 +107,8 @@ TEST(Mistakes, EachIsOneLine) {
        "m: at /sources/~1link: expected a text that begins with \"measured: \","
        " \"reported: \", \"published: \" or \"assumed: \", found string "
        "\"guessed: no link\""},
-      {rtx, "\"/collectives/7\": ", "\"/collectives/8\": ",
-       "m: at /sources/~1collectives~18: there is no /collectives/8 in this "
+      {rtx, "\"/collectives/7\": ", "\"/collectives/11\": ",
+       "m: at /sources/~1collectives~111: there is no /collectives/11 in this "
        "file\nm: at /collectives/7/seconds: no source: expected "
        "\"/collectives/7/seconds\" or what holds it among /sources"},
       {rtx, "\"/device/clock_hz\": ", "\"/device\": ", "ok"},

@@ -55,7 +55,7 @@ protected:
 
   void open() {
     Result<std::unique_ptr<Device>> opened =
-        CudaDevice::open(0, MLA_FAKE_CUDA);
+        CudaDevice::open({.library = MLA_FAKE_CUDA});
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     device = *std::move(opened);
   }
@@ -96,7 +96,7 @@ protected:
 };
 
 TEST_F(CudaDeviceTest, NoDriver) {
-  auto opened = CudaDevice::open(0, "libof-no-driver.so.1");
+  auto opened = CudaDevice::open({.library = "libof-no-driver.so.1"});
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.status().code(), StatusCode::Unsupported);
   EXPECT_NE(opened.status().message().find("libof-no-driver.so.1"),
@@ -105,14 +105,14 @@ TEST_F(CudaDeviceTest, NoDriver) {
 
 TEST_F(CudaDeviceTest, NoGpu) {
   cuda->devices = 0;
-  auto opened = CudaDevice::open(0, MLA_FAKE_CUDA);
+  auto opened = CudaDevice::open({.library = MLA_FAKE_CUDA});
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.status().code(), StatusCode::Unsupported);
   EXPECT_NE(opened.status().message().find("this machine has none"),
             std::string::npos)
       << opened.status().message();
   cuda->devices = 1;
-  opened = CudaDevice::open(1, MLA_FAKE_CUDA);
+  opened = CudaDevice::open({.ordinal = 1, .library = MLA_FAKE_CUDA});
   ASSERT_FALSE(opened.ok());
   EXPECT_NE(opened.status().message().find("0 to 1 (exclusive), found 1"),
             std::string::npos)
@@ -352,7 +352,7 @@ TEST_F(CudaDeviceTest, AGridHasALimit) {
 
 /// What can be seen of the real driver without kernels.
 TEST(CudaDriver, MemoryOfARealGpu) {
-  auto opened = CudaDevice::open(0);
+  auto opened = CudaDevice::open({});
   if (!opened.ok())
     GTEST_SKIP() << opened.status().message();
   Device &device = **opened;

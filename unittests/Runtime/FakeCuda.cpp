@@ -6,10 +6,12 @@
 #include "FakeCuda.h"
 #include "runtime/hal/cuda/Driver.h"
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,7 +28,8 @@ enum class Kernel : uintptr_t {
   Matrix,
   Push,
   Check,
-  PingPong
+  PingPong,
+  Exchange
 };
 struct Description {
   const char *name;
@@ -35,12 +38,14 @@ struct Description {
 constexpr Description kernels[] = {
     {"add", 2},          {"large", 0},       {"read_ceiling", 3},
     {"probe_empty", 0},  {"probe_matrix_bf16", 2},
-    {"probe_push", 3},   {"probe_check", 4}, {"probe_ping_pong", 6}};
+    {"probe_push", 3},   {"probe_check", 4}, {"probe_ping_pong", 6},
+    {"exchange", 2}};
 const Description &describe(Kernel kernel) {
   return kernels[static_cast<uintptr_t>(kernel) - 1];
 }
 
-uintptr_t current = 0; // context of the calling thread: device + 1; tests have one
+thread_local uintptr_t current = 0; ///< Context: device + 1.
+std::recursive_mutex mutex; ///< Of all that follows, and of `fakeCuda`'s counts.
 struct Allocation {
   size_t bytes;
   uintptr_t context;
@@ -93,8 +98,8 @@ void deleteList(void *list) {
   delete static_cast<List *>(list);
 }
 
-bool capturing = false;
-List captured;
+thread_local bool capturing = false;
+thread_local List captured;
 uint64_t used = 0;
 bool lost = false;
 
@@ -123,6 +128,9 @@ void Launch::run() const {
   switch (kernel) {
   case Kernel::Add:
     *wide(0) += static_cast<int64_t>(arguments[1]) * static_cast<int64_t>(grid);
+    break;
+  case Kernel::Exchange:
+    *wide(0) += static_cast<int64_t>(arguments[1]);
     break;
   case Kernel::Matrix:
     wide(0)[0] = 2000, wide(0)[1] = 1000; // 2 GHz
@@ -201,10 +209,12 @@ Code cuDeviceGetP2PAttribute(int *value, int, Ordinal, Ordinal) {
 }
 Code cuCtxEnablePeerAccess(Context, unsigned) { return Success; }
 Code cuDevicePrimaryCtxRetain(Context *context, Ordinal device) {
+  std::lock_guard lock(mutex);
   ++fakeCuda.contexts;
   return *context = tag<Context>(static_cast<uintptr_t>(device) + 1), Success;
 }
 Code cuDevicePrimaryCtxRelease_v2(Ordinal) {
+  std::lock_guard lock(mutex);
   return --fakeCuda.contexts, Success;
 }
 Code cuCtxSetCurrent(Context context) {
@@ -215,6 +225,7 @@ Code cuMemGetInfo_v2(size_t *free, size_t *total) {
   return *free = fakeCuda.totalMemory - used, Success;
 }
 Code cuMemAlloc_v2(Address *address, size_t bytes) {
+  std::lock_guard lock(mutex);
   if (!current)
     return 201; // CUDA_ERROR_INVALID_CONTEXT
   if (bytes > fakeCuda.totalMemory - used)
@@ -227,17 +238,20 @@ Code cuMemAlloc_v2(Address *address, size_t bytes) {
   return ++fakeCuda.buffers, Success;
 }
 Code cuMemFree_v2(Address address) {
+  std::lock_guard lock(mutex);
   used -= alive.allocations[address].bytes;
   alive.allocations.erase(address);
   std::free(reinterpret_cast<void *>(address));
   return --fakeCuda.buffers, Success;
 }
 Code cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
-  *memory = std::malloc(bytes);
+  std::lock_guard lock(mutex);
+  *memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   alive.mirrors.insert(*memory);
   return ++fakeCuda.mirrors, Success;
 }
 Code cuMemFreeHost(void *memory) {
+  std::lock_guard lock(mutex);
   alive.mirrors.erase(memory);
   std::free(memory);
   return --fakeCuda.mirrors, Success;
@@ -255,39 +269,99 @@ Code cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, Stream) {
   std::memcpy(to, reinterpret_cast<const void *>(from), bytes);
   return Success;
 }
+Code cuMemHostRegister_v2(void *, size_t, unsigned) {
+  std::lock_guard lock(mutex);
+  return ++fakeCuda.registered, Success;
+}
+Code cuMemHostUnregister(void *) {
+  std::lock_guard lock(mutex);
+  return --fakeCuda.registered, Success;
+}
+Code cuMemHostGetDevicePointer_v2(Address *address, void *memory, unsigned) {
+  return *address = reinterpret_cast<Address>(memory), Success;
+}
+Code cuIpcGetMemHandle(IpcHandle *handle, Address address) {
+  if (!fakeCuda.ipc)
+    return 801; // CUDA_ERROR_NOT_SUPPORTED
+  std::memcpy(handle->bytes, &address, sizeof address);
+  return Success;
+}
+Code cuIpcOpenMemHandle_v2(Address *address, IpcHandle handle, unsigned) {
+  std::lock_guard lock(mutex);
+  std::memcpy(address, handle.bytes, sizeof *address);
+  return ++fakeCuda.opened, Success;
+}
+Code cuIpcCloseMemHandle(Address) {
+  std::lock_guard lock(mutex);
+  return --fakeCuda.opened, Success;
+}
+Code cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream) {
+  std::lock_guard lock(mutex);
+  auto it = alive.allocations.upper_bound(to);
+  if (fakeCuda.peerWorks || std::prev(it)->second.context == current)
+    std::memcpy(reinterpret_cast<void *>(to),
+                reinterpret_cast<const void *>(from), bytes);
+  return Success;
+}
+Code cuMemcpy2DAsync_v2(const Copy2D *copy, Stream) {
+  for (size_t row = 0; row < copy->height; ++row)
+    std::memcpy(reinterpret_cast<char *>(copy->to) + row * copy->toPitch,
+                reinterpret_cast<const char *>(copy->from) +
+                    row * copy->fromPitch,
+                copy->widthBytes);
+  return Success;
+}
+Code cuStreamQuery(Stream) {
+  if (lost)
+    return IllegalAddress;
+  const uint32_t *word = fakeCuda.waitFor;
+  return word && !std::atomic_ref(*const_cast<uint32_t *>(word)).load()
+             ? NotReady
+             : Success;
+}
 Code cuStreamCreate(Stream *stream, unsigned) {
+  std::lock_guard lock(mutex);
   ++fakeCuda.streams;
   return *stream = tag<Stream>(1), Success;
 }
-Code cuStreamDestroy_v2(Stream) { return --fakeCuda.streams, Success; }
+Code cuStreamDestroy_v2(Stream) {
+  std::lock_guard lock(mutex);
+  return --fakeCuda.streams, Success;
+}
 Code cuStreamSynchronize(Stream) {
   return lost ? IllegalAddress : take(fakeCuda.failNextSynchronize);
 }
 Code cuStreamBeginCapture_v2(Stream, int) {
+  std::lock_guard lock(mutex);
   captured.clear();
   ++fakeCuda.recordings;
   return capturing = true, Success;
 }
 Code cuStreamEndCapture(Stream, Graph *graph) {
+  std::lock_guard lock(mutex);
   capturing = false;
   ++fakeCuda.graphs;
   return *graph = newList<Graph>(captured), Success;
 }
 Code cuGraphInstantiateWithFlags(GraphExec *exec, Graph graph,
                                  unsigned long long) {
+  std::lock_guard lock(mutex);
   ++fakeCuda.execs;
   *exec = newList<GraphExec>(*reinterpret_cast<List *>(graph));
   return Success;
 }
 Code cuGraphDestroy(Graph graph) {
+  std::lock_guard lock(mutex);
   deleteList(graph);
   return --fakeCuda.graphs, Success;
 }
 Code cuGraphExecDestroy(GraphExec exec) {
+  std::lock_guard lock(mutex);
   deleteList(exec);
   return --fakeCuda.execs, Success;
 }
 Code cuGraphLaunch(GraphExec exec, Stream) {
+  std::lock_guard lock(mutex);
   ++fakeCuda.replays;
   for (const Launch &launch : *reinterpret_cast<List *>(exec))
     if (launch.kernel != Kernel::Push) // Of a probe: the time alone counts.
@@ -306,6 +380,7 @@ Code cuEventElapsedTime(float *milliseconds, Event, Event) {
 }
 Code cuModuleLoadDataEx(ModuleHandle *module, const void *image, unsigned count,
                         int *options, void **values) {
+  std::lock_guard lock(mutex);
   std::string text(static_cast<const char *>(image));
   if (text.rfind("bad", 0) == 0) {
     for (unsigned i = 0; i < count; ++i)
@@ -316,7 +391,10 @@ Code cuModuleLoadDataEx(ModuleHandle *module, const void *image, unsigned count,
   ++fakeCuda.modules;
   return *module = tag<ModuleHandle>(1), Success;
 }
-Code cuModuleUnload(ModuleHandle) { return --fakeCuda.modules, Success; }
+Code cuModuleUnload(ModuleHandle) {
+  std::lock_guard lock(mutex);
+  return --fakeCuda.modules, Success;
+}
 Code cuModuleGetFunction(Function *function, ModuleHandle, const char *name) {
   for (uintptr_t i = 0; i < std::size(kernels); ++i)
     if (std::string(name) == kernels[i].name)
@@ -340,6 +418,7 @@ Code cuFuncGetParamInfo(Function function, size_t index, size_t *offset,
 }
 Code cuLaunchKernelEx(const LaunchConfig *config, Function function,
                       void **parameters, void **) {
+  std::lock_guard lock(mutex);
   if (lost)
     return IllegalAddress;
   if (int code = take(fakeCuda.failNextLaunch)) {

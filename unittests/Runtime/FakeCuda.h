@@ -2,10 +2,13 @@
 //
 // Part of mla. FakeCuda.cpp is a library with the functions that the runtime
 // takes from libcuda. Its memory is the host's, its stream does everything at
-// once, its modules hold two kernels:
+// once, its modules hold three kernels:
 //
-//   add(address, value)   adds value * grid to the integer at address
-//   large()               needs 200 kB of shared memory, in 64 threads
+//   add(address, value)     adds value * grid to the integer at address
+//   large()                 needs 200 kB of shared memory, in 64 threads
+//   exchange(peers, value)  adds value to the integer at `peers`
+//
+// Several threads may call it, of which one at a time records.
 //
 // and those of mla-run probe, as lib/CodeGen/NVVM/ProbeKernels.h has them.
 //
@@ -25,11 +28,15 @@ struct FakeCuda {
   // Links: what is reported, and what is so.
   bool peerReported = true, peerWorks = true, peerAtomics = false;
   bool stuck = false; ///< No event is ever reached.
+  bool ipc = false;   ///< Memory has handles that the same process can open.
+  /// A stream's kernels run until this word in the host's memory is not 0.
+  const uint32_t *waitFor = nullptr;
   // Counted.
   int contexts = 0, buffers = 0, mirrors = 0, streams = 0, modules = 0;
   int graphs = 0, execs = 0, events = 0; ///< Alive.
   int launches = 0; ///< Outside of recordings.
   int recordings = 0, replays = 0;
+  int registered = 0, opened = 0; ///< Alive: memory of the host, of handles.
   int earlyLaunches = 0; ///< Launched or recorded with early start.
   int sharedBytes = 0;   ///< Of the last cuFuncSetAttribute.
 };

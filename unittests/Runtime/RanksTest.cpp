@@ -466,33 +466,40 @@ TEST_F(ProcessRanksTest, AsManyProcessesAsRanks) {
   }
 }
 
-TEST(Ranks, GpusDoNotExchangeYet) {
+TEST(Ranks, WhatGpusExchangeInKernelsOnly) {
   TestPlan files;
-  files.plan.ranks.count = 2;
   files.plan.target.name = "sm_90a";
-  EXPECT_TRUE(hal::CudaDevice::checkCollectives(files.plan).ok());
-  plan::Plan peers = files.plan;
-  peers.kernels[1].parameters.push_back({plan::Parameter::Kind::Peers});
   files.addRanks(2);
-  for (const plan::Plan &plan : {peers, files.plan}) {
-    Status status = hal::CudaDevice::checkCollectives(plan);
-    EXPECT_EQ(status.code(), StatusCode::Unsupported);
-    EXPECT_NE(status.message().find(
-                  "this runtime cannot exchange data between GPUs yet"),
-              std::string::npos)
-        << status.message();
-  }
+  EXPECT_TRUE(hal::CudaDevice::checkCollectives(files.plan).ok());
+  for (plan::Kernel &kernel : files.plan.kernels)
+    if (kernel.collective == plan::Collective::None)
+      kernel.threads = 32;
+    else if (kernel.collective == plan::Collective::AllReduce)
+      kernel.collective = plan::Collective::ReduceScatter;
+  EXPECT_EQ(hal::CudaDevice::checkCollectives(files.plan).code(),
+            StatusCode::Unsupported);
+  files.write();
+  // Said before a GPU is looked for.
+  std::string message = Engine::load(files.folder(), {}).status().message();
+  EXPECT_TRUE(message.ends_with("the plan's 2 ranks exchange data by "
+                                "reduce_scatter, which GPUs do in kernels only"))
+      << message;
+}
+
+TEST(Ranks, AsManyGpusAsRanks) {
+  TestPlan files;
+  files.plan.target.name = "sm_90a";
+  files.addRanks(3);
   for (plan::Kernel &kernel : files.plan.kernels)
     if (kernel.collective == plan::Collective::None)
       kernel.threads = 32;
   files.write();
-  // Said before a GPU is looked for.
-  std::string message = Engine::load(files.folder(), {}).status().message();
-  EXPECT_TRUE(
-      message.ends_with("the plan's 2 ranks exchange data (all_reduce): "
-                        "this runtime cannot exchange data between GPUs "
-                        "yet"))
-      << message;
+  EngineOptions options;
+  options.gpus = {0, 1};
+  Status status = Engine::load(files.folder(), options).status();
+  EXPECT_EQ(status.code(), StatusCode::Invalid);
+  EXPECT_EQ(status.message(),
+            "expected one GPU for all, or one for each of 3 ranks, found 2");
 }
 
 TEST(Ranks, FilesOfPackedWeights) {

@@ -72,9 +72,45 @@ struct Experts {
   /// One token: gate and up choose from the router's logits, without a kernel
   /// before (then route() is not launched).
   bool chooses = false;
+  /// Groups of ranks that have experts of their own, so many of `experts` each. Times
+  /// are those of the busiest group, which the others wait for.
+  int64_t groups = 1;
+  /// The router's: of `routingGroups` groups of experts `routingKept` are chosen from.
+  int64_t routingGroups = 1, routingKept = 1;
 };
 
-enum class Collective { Nccl, OneShot, Fused };
+/// Of the experts that one token chooses among all, all as likely: element k is the
+/// probability that the group with most of them has k. Exact; where the router's
+/// groups neither divide the ranks' nor are divided by them, it counts as having none.
+/// Asserts positive numbers, `groups` that divide `experts` and at most that many
+/// chosen.
+std::vector<double> busiestGroup(const Experts &shape);
+/// Experts that `tokens` tokens choose, each once, in the group that has most of them:
+/// the expected number. Of several tokens each is taken to choose among all experts.
+double busiestExperts(const Experts &shape, int64_t tokens);
+
+/// By NCCL; every rank writes all it has to all others and sums for itself; the same
+/// with a part of the sum for each rank, which passes it on; one-shot with the residual
+/// and the norm behind it in one kernel.
+enum class Collective { Nccl, OneShot, TwoShot, Fused };
+/// As in machine files: "one_shot".
+std::string_view collectiveName(Collective method);
+
+/// Work and exchanges of one rank in their order. An exchange starts when the one
+/// before has ended, and work goes on until something waits for it.
+class Timeline {
+public:
+  void work(double seconds) { now += seconds; }
+  /// Begins an exchange; the number by which it is waited for.
+  size_t exchange(double seconds);
+  void wait(size_t exchange);
+  /// Until all work and all exchanges are done.
+  double end() const;
+
+private:
+  double now = 0, linkFree = 0;
+  std::vector<double> ends;
+};
 
 /// A constant of the model: docs/cost-model.md says what each stands for.
 struct Constant {
@@ -148,6 +184,10 @@ public:
   /// An all-reduce of `bytes` among `ranks`; an error if the machine's file has
   /// no figures for it.
   Result<Estimate> allReduce(Collective method, int64_t ranks,
+                             int64_t bytes) const;
+  /// Each rank gets what the others have, `bytes` with its own. From the figures for
+  /// all-reduces (docs/cost-model.md); an error if there are none, and for Fused.
+  Result<Estimate> allGather(Collective method, int64_t ranks,
                              int64_t bytes) const;
 
 private:

@@ -26,7 +26,8 @@ def MLA_AllReduceOp : MLA_Op<"all_reduce", [Pure, SameOperandsAndResultType]> {
 
     - C1: `ranks` is at least 2.
 
-    Lowers to: host `all_reduce`, a copy with `local`.
+    Lowers to: host `all_reduce`, a copy with `local`; GPUs, for up to 8 ranks,
+    `all_reduce_one_shot` and `all_reduce_two_shot`.
 
     Example: `%1 = mla.all_reduce %0 {ranks = 8 : i64} : tensor<?x7168xf32>`
   }];
@@ -53,7 +54,8 @@ def MLA_AllGatherOp : MLA_Op<"all_gather", [Pure]> {
     - C2: there are as many results as operands, and a row of a result is at most
       `ranks` times that of its operand.
 
-    Lowers to: host `all_gather`, copies with `local`.
+    Lowers to: host `all_gather`, copies with `local`; GPUs, for up to 8 ranks,
+    `all_gather_flagged` and `all_gather_bulk`.
 
     Example: `%1 = mla.all_gather %0 {ranks = 8 : i64} : (tensor<?x20480xf32>) -> tensor<?x163840xf32>`
   }];
@@ -77,7 +79,9 @@ def MLA_AllReduceRMSNormOp : MLA_Op<"all_reduce_rms_norm", [Pure]> {
     - C3: `residual` and the results have the type of `x`.
     - C4: `eps` is positive.
 
-    Lowers to: host `all_reduce`, `add`, `rms_norm`.
+    Lowers to: host `all_reduce`, `add`, `rms_norm`; GPUs, for up to 8 ranks,
+    `all_reduce_norm`, or an all-reduce that adds the residual, and the norm by what
+    reads the rows.
 
     Example:
     ```mlir

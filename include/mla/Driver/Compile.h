@@ -15,6 +15,12 @@
 
 namespace mla {
 
+/// What the command line says of a layout; the rest is chosen by cost on a GPU, and
+/// the simplest on the host.
+struct LayoutGiven {
+  bool experts = false, down = false, router = false, cache = false;
+};
+
 struct CompileOptions {
   /// A model folder, a lone config.json, or a step function as .mlir (with
   /// syntheticSeed).
@@ -25,6 +31,7 @@ struct CompileOptions {
   int64_t maxContext = 0; ///< most tokens of a sequence; 0: the model's
   /// But for maxPages and the cache's format, which depend on the model.
   PipelineOptions pipeline;
+  LayoutGiven given; ///< of pipeline.layout
   std::optional<Stage> stopAfter;
   /// Of the latent cache; none: what the checkpoint asks for, else f32 on the
   /// host and bf16 on a GPU.

@@ -51,7 +51,7 @@ struct Link {
 
 /// A measured or published time of one all-reduce.
 struct CollectiveTime {
-  std::string method; ///< "nccl", "one_shot", "fused" (with residual and norm)
+  std::string method; ///< "nccl", "one_shot", "two_shot", "fused" (with residual and norm)
   int64_t ranks = 0;
   int64_t bytes = 0; ///< of the vector that is reduced
   double seconds = 0;

@@ -10,6 +10,7 @@
 #define MLA_PIPELINES_PIPELINES_H
 
 #include "mla/Support/Format.h"
+#include "mla/Target/ExchangeBy.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
@@ -60,6 +61,8 @@ struct PipelineOptions {
   RankLayout layout;
   /// Collectives exchange nothing: one rank is measured alone.
   bool localCollectives = false;
+  /// What may exchange rows on GPUs.
+  ExchangeBy exchange = ExchangeBy::Cost;
   /// Of the latent caches; with fp8_e4m3 one scale a layer, or one for all.
   Format cacheFormat = Format::F32;
   std::vector<float> cacheScales;

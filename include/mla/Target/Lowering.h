@@ -11,6 +11,7 @@
 #define MLA_TARGET_LOWERING_H
 
 #include "mla/CostModel/CostModel.h"
+#include "mla/Target/ExchangeBy.h"
 #include "mla/Target/Gpu.h"
 #include "mlir/IR/Operation.h"
 #include "llvm/ADT/ArrayRef.h"
@@ -86,15 +87,18 @@ private:
 /// What a lowering is judged for.
 struct LoweringSite {
   LoweringSite(const TargetMachine &on, Program program,
-               int64_t maxContext = 131072, bool fp4Activations = false)
+               int64_t maxContext = 131072, bool fp4Activations = false,
+               ExchangeBy exchange = ExchangeBy::Cost)
       : model(on.model()), gpu(on.gpu()), program(std::move(program)),
-        maxContext(maxContext), fp4Activations(fp4Activations) {}
+        maxContext(maxContext), fp4Activations(fp4Activations),
+        exchange(exchange) {}
 
   const cost::Model &model; ///< and with it the machine
   const Gpu *gpu;           ///< null on the host
   Program program;
   int64_t maxContext;
   bool fp4Activations; ///< --activations fp4
+  ExchangeBy exchange; ///< --collectives
 
   const Machine &machine() const { return model.machine(); }
   /// The step that costs are compared for: as large as the program's.

@@ -425,7 +425,7 @@ def SelectLoweringPass : Pass<"mla-select-lowering", "::mlir::ModuleOp"> {
     target's table: of the op's candidates that have all they need the one that
     takes the least time on the machine, for steps as large as the program's (within
     a tenth, the first), or the one that `lower` names. Where programs differ, it is a dictionary from their
-    names. Where an op has several candidates, `candidates` says of each what it
+    names. What ranks exchange on a GPU is exchanged by kernels or by NCCL as `collectives` allows. Where an op has several candidates, `candidates` says of each what it
     costs and why it is not taken.
 
     Before: `mla.linear %x, %w : ...`
@@ -454,7 +454,9 @@ def SelectLoweringPass : Pass<"mla-select-lowering", "::mlir::ModuleOp"> {
     ListOption<"lower", "lower", "std::string",
                "OP=LOWERING, to be taken instead of the fastest">,
     Option<"activations", "activations", "std::string", "\"16bit\"",
-           "16bit, or fp4: products of nvfp4 weights with 4-bit activations">
+           "16bit, or fp4: products of nvfp4 weights with 4-bit activations">,
+    Option<"collectives", "collectives", "std::string", "\"exchange\"",
+           "exchange: by cost; p2p: by kernels alone; nccl: by NCCL alone">
   ];
   let statistics = [
     Statistic<"numSelected", "ops-selected", "Ops with a lowering">,
@@ -479,7 +481,9 @@ def VerifySelectedPass : Pass<"mla-verify-selected", "::mlir::ModuleOp"> {
     Option<"maxContext", "max-context", "int64_t", "131072",
            "Most tokens of a sequence">,
     Option<"activations", "activations", "std::string", "\"16bit\"",
-           "16bit or fp4">
+           "16bit or fp4">,
+    Option<"collectives", "collectives", "std::string", "\"exchange\"",
+           "exchange, p2p or nccl">
   ];
 }
 

@@ -11,12 +11,25 @@ using namespace mlir;
 namespace mla::nvvm {
 
 std::string attentionName(StringRef family, const AttentionSpec &s) {
-  return kernelName(family, formatName(s.cache), s.heads, s.latent, s.rope,
-                    nameOf(s.scale));
+  std::string name = kernelName(family, formatName(s.cache), s.heads, s.latent,
+                                s.rope, nameOf(s.scale));
+  if (s.ranks > 1)
+    name = kernelName(name, "of", s.ranks);
+  return s.lse ? name + "_lse" : name;
 }
 
-SmallVector<StringRef> attentionAccess() {
-  return {"read", "read", "read", "read", "read", "write", "write", "write"};
+SmallVector<StringRef> attentionAccess(const AttentionSpec &spec) {
+  SmallVector<StringRef> access{"read",  "read",  "read",  "read",
+                                "read",  "write", "write", "write"};
+  if (spec.lse)
+    access.push_back("write");
+  return access;
+}
+
+Positions positionsOf(KernelBuilder &k, const AttentionSpec &spec, Ptr positions,
+                      unsigned rank) {
+  return Positions(k, positions, spec.ranks,
+                   spec.ranks > 1 ? k.scalar32(rank) : V());
 }
 
 /// The simple form: a block of 4 warps is one head of one token. It walks the
@@ -35,13 +48,14 @@ static Kernel simpleAttention(KernelSite site, const AttentionSpec &s) {
   constexpr int64_t threads = 128, tile = plan::pageTokens;
   int64_t row = s.latent + s.rope;
   int64_t elementSize = int64_t(*elementBytes(s.cache));
-  KernelBuilder k(site.kernels, site.loc, name, attentionAccess(),
-                  scaled ? 2 : 1, {threads});
+  bool spread = s.ranks > 1;
+  KernelBuilder k(site.kernels, site.loc, name, attentionAccess(s),
+                  (scaled ? 2 : 1) + (spread ? 1 : 0), {threads});
   Ptr query = k.shared(row * 4), scores = k.shared(tile * 4);
   k.gridTrigger();
   k.gridWait();
   V token = k.block() / s.heads;
-  V count = k.loadI32(k.buffer(1) + token * 4) + 1;
+  V count = positionsOf(k, s, k.buffer(1), scaled ? 2 : 1).read(token) + 1;
   V pages = k.scalar32(0);
   Ptr table =
       k.buffer(3) + k.to64(k.loadI32(k.buffer(2) + token * 4) * pages) * 4;
@@ -103,10 +117,20 @@ static Kernel simpleAttention(KernelSite site, const AttentionSpec &s) {
         return next;
       });
   V inverse = k.divide(cacheScale, state[1]);
+  V some = count > 0;
+  if (spread)
+    inverse = k.select(some, inverse, k.f32(0));
   Ptr y = k.buffer(7) + k.to64(k.block()) * (s.latent * 4);
   for (int64_t i = 0; i < perThread; ++i) {
     V at = k.thread() + i * threads;
     k.when(at < s.latent, [&] { k.store(y + at * 4, state[2 + i] * inverse); });
+  }
+  if (s.lse) {
+    V lse = (state[0] + k.log2(state[1])) * k.f32(naturalLog2);
+    if (spread)
+      lse = k.select(some, lse, k.f32(-infinity));
+    k.when(k.thread() == 0,
+           [&] { k.store(k.buffer(8) + k.to64(k.block()) * 4, lse); });
   }
   k.finish();
   return kernel;

@@ -14,7 +14,14 @@ namespace mla::nvvm {
 std::string attentionName(llvm::StringRef family, const AttentionSpec &spec);
 
 /// Access of the operands of an attention's first kernel.
-llvm::SmallVector<llvm::StringRef> attentionAccess();
+llvm::SmallVector<llvm::StringRef> attentionAccess(const AttentionSpec &spec);
+
+/// What a kernel's last scalar, number `rank`, makes of the positions at `positions`.
+Positions positionsOf(KernelBuilder &k, const AttentionSpec &spec, Ptr positions,
+                      unsigned rank);
+
+/// log(2): scores are in units of log2, results in natural ones.
+constexpr double naturalLog2 = 0.6931471805599453;
 
 } // namespace mla::nvvm
 

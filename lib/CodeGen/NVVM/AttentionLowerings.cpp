@@ -23,6 +23,9 @@ AttentionSpec nvvm::attentionSpec(LatentAttentionOp op,
   spec.maxTokens = site.program.maxTokens;
   spec.maxSequences = site.program.maxSequences;
   spec.maxContext = site.maxContext;
+  if (auto some = op.getBatch().getDefiningOp<ShardBatchOp>())
+    spec.ranks = some.getRanks();
+  spec.lse = !!op.getLse();
   return spec;
 }
 
@@ -45,13 +48,7 @@ Needed nvvm::needsLatentCache(Operation *op, const LoweringSite &) {
 static Needed refusesAny(Operation *op, const LoweringSite &site) {
   if (Needed lacks = needsLatentCache(op, site))
     return lacks;
-  auto attention = cast<LatentAttentionOp>(op);
-  if (attention.getLse())
-    return Refusal{Need::Shape,
-                   "needs a cache of all tokens, found one whose tokens are spread "
-                   "over the ranks",
-                   "--cache replicated"};
-  if (attention.getSelected())
+  if (cast<LatentAttentionOp>(op).getSelected())
     return Refusal{Need::Shape,
                    "needs attention to all positions, found a selection by an "
                    "indexer",
@@ -123,6 +120,13 @@ static Needed refusesSimple(Operation *op, const LoweringSite &site) {
 // Costs
 //===----------------------------------------------------------------------===//
 
+/// The step as the rank's cache has it: of a cache that is spread over the ranks
+/// each has an equal part of the context.
+static cost::Step ofRank(const AttentionSpec &spec, cost::Step step) {
+  step.context = (step.context + spec.ranks - 1) / spec.ranks;
+  return step;
+}
+
 static cost::Attention costShape(const AttentionSpec &spec) {
   return {spec.heads, spec.latent, spec.rope, spec.cache};
 }
@@ -133,20 +137,21 @@ static cost::Estimate costSplit(Operation *op, const LoweringSite &site,
   AttentionSpec spec = attentionSpec(cast<LatentAttentionOp>(op), site);
   cost::Attention shape = costShape(spec);
   shape.blockHeads = decodeShape(spec, form, *site.gpu).blockHeads();
-  return site.model.attentionDecode(shape, step);
+  return site.model.attentionDecode(shape, ofRank(spec, step));
 }
 
 static cost::Estimate costPrefill(Operation *op, const LoweringSite &site,
                                   const cost::Step &step) {
-  return site.model.attentionPrefill(
-      costShape(attentionSpec(cast<LatentAttentionOp>(op), site)), step);
+  AttentionSpec spec = attentionSpec(cast<LatentAttentionOp>(op), site);
+  return site.model.attentionPrefill(costShape(spec), ofRank(spec, step));
 }
 
 /// Element by element, each head for itself: bound by instructions, of which it has
 /// about 8 for each value of a row.
 static cost::Estimate costSimple(Operation *op, const LoweringSite &site,
-                                 const cost::Step &step) {
+                                 const cost::Step &given) {
   AttentionSpec spec = attentionSpec(cast<LatentAttentionOp>(op), site);
+  cost::Step step = ofRank(spec, given);
   const Machine &m = site.machine();
   double values = double(spec.latent + spec.rope + spec.latent) *
                   double(step.context) * double(spec.heads) *

@@ -16,7 +16,7 @@ bool canPrefill(const AttentionSpec &spec);
 
 /// Attention (Kernels.h) for steps of many tokens: the operands of its first
 /// launch, of which `partial` and `lse` are not touched; no combine. Scalars: P, with
-/// fp8_e4m3 the bits of the cache's scale, then T. The tokens of a step stand sequence
+/// fp8_e4m3 the bits of the cache's scale, then T, with `ranks` the rank. The tokens of a step stand sequence
 /// by sequence, positions ascending. The work of a token is not split, so a step needs
 /// tokens * heads of about 64 times the machine's multiprocessors to fill it.
 AttentionKernels latentAttentionPrefill(KernelSite site,

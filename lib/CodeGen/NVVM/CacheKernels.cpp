@@ -169,11 +169,14 @@ struct CacheRow {
 /// in registers. Kimi: 160 threads, 2.3 KB in, 1.2 KB (bf16) or 0.6 KB (fp8) out.
 Kernel latentCacheWrite(KernelSite site, int64_t latent, int64_t rope,
                         Format norm, Format cache, double eps,
-                        bool interleaved) {
+                        bool interleaved, int64_t ranks) {
   std::string name =
       kernelName("latent_cache_write", formatName(norm), formatName(cache),
                  latent, rope, nameOf(eps),
                  interleaved ? "interleaved" : "halves");
+  bool spread = ranks > 1;
+  if (spread)
+    name = kernelName(name, "of", ranks);
   Kernel kernel{name, "tokens"};
   if (exists(site, name))
     return kernel;
@@ -186,8 +189,8 @@ Kernel latentCacheWrite(KernelSite site, int64_t latent, int64_t rope,
   int64_t lanes = latent % 4 == 0 && width % 4 == 0 ? 4 : 1;
   int64_t places = latent / lanes, normThreads = wholeWarps(places, 512);
   int64_t pieces = llvm::divideCeil(places, normThreads);
-  KernelBuilder k(site.kernels, site.loc, name, access, isScaled ? 2 : 1,
-                  {normThreads + 32});
+  KernelBuilder k(site.kernels, site.loc, name, access,
+                  (isScaled ? 2 : 1) + (spread ? 1 : 0), {normThreads + 32});
   Ptr scratch = k.shared(k.warps() * 4);
 
   // The place of a piece; threads that have none look at place 0.
@@ -205,57 +208,67 @@ Kernel latentCacheWrite(KernelSite site, int64_t latent, int64_t rope,
   k.gridTrigger();
   k.gridWait();
   V token = k.to64(k.block());
-  V position = k.loadI32(k.buffer(0) + token * 4);
-  V sequence = k.loadI32(k.buffer(1) + token * 4);
-  Ptr x = k.buffer(3) + token * (width * 4);
-  Vs values;
-  V squares = k.f32(0);
-  for (int64_t p = 0; p < pieces; ++p) {
-    Vs loaded = lanes == 4 ? k.loadFloats(x + place[p] * 16, 4)
-                           : Vs{k.loadF32(x + place[p] * 4)};
-    for (V v : loaded) {
-      V mine = k.select(inside[p], v, k.f32(0));
-      squares = k.fma(mine, mine, squares);
-      values.push_back(mine);
+  Positions positions(k, k.buffer(0), ranks,
+                      spread ? k.scalar32(isScaled ? 2 : 1) : V());
+  auto where = positions.write(token);
+  V own = where.first;
+  auto write = [&] {
+    V sequence = k.loadI32(k.buffer(1) + token * 4);
+    Ptr x = k.buffer(3) + token * (width * 4);
+    Vs values;
+    V squares = k.f32(0);
+    for (int64_t p = 0; p < pieces; ++p) {
+      Vs loaded = lanes == 4 ? k.loadFloats(x + place[p] * 16, 4)
+                             : Vs{k.loadF32(x + place[p] * 4)};
+      for (V v : loaded) {
+        V mine = k.select(inside[p], v, k.f32(0));
+        squares = k.fma(mine, mine, squares);
+        values.push_back(mine);
+      }
     }
-  }
-  V index = k.to64(cacheRow(k, position, sequence, k.buffer(2), k.scalar32(0)));
-  int64_t bytes = int64_t(*elementBytes(cache));
-  CacheRow row{k, k.buffer(6) + index * (width * bytes), cache,
-               scale, inverse};
-  V count = k.i32(0);
-  V mean = k.divide(k.blockSum(squares, scratch), k.f32(double(latent)));
-  V factor = k.divide(k.f32(1), k.sqrt(mean + k.f32(eps)));
-  for (int64_t p = 0; p < pieces; ++p) {
-    V cut = k.i32(0);
-    Vs out;
-    for (int64_t i = p * lanes; i < (p + 1) * lanes; ++i)
-      out.push_back(row.scaled(gamma[i] * (values[i] * factor), cut));
-    count = count + k.select(inside[p], cut, k.i32(0));
-    k.when(inside[p], [&] {
-      if (lanes == 4)
-        row.storeFour(place[p] * 4, out);
-      else
-        row.storeOne(place[p], out[0]);
-    });
-  }
-  Ptr rotary = k.buffer(5) + token * (rope * 4);
-  V first = k.select(isNorm, k.i32(half), k.lane());
-  count = k.loop(first, k.i32(half), 32, {count}, [&](V i, ArrayRef<V> acc) {
-    auto [a, b] =
-        rotated(k, x + latent * 4, rotary, i, rope, interleaved);
-    V cut = acc[0];
-    a = row.scaled(a, cut);
-    b = row.scaled(b, cut);
-    row.storeOne(i + latent, a);
-    row.storeOne(i + (latent + half), b);
-    return Vs{cut};
-  })[0];
-  if (isScaled) {
-    V all = k.reduxAdd(count);
-    k.when((k.lane() == 0) & (all > 0),
-           [&] { k.atomicAdd(k.buffer(7) + token * 4, all); });
-  }
+    V index = k.to64(cacheRow(k, own, sequence, k.buffer(2), k.scalar32(0)));
+    int64_t bytes = int64_t(*elementBytes(cache));
+    CacheRow row{k, k.buffer(6) + index * (width * bytes), cache,
+                 scale, inverse};
+    V count = k.i32(0);
+    V mean = k.divide(k.blockSum(squares, scratch), k.f32(double(latent)));
+    V factor = k.divide(k.f32(1), k.sqrt(mean + k.f32(eps)));
+    for (int64_t p = 0; p < pieces; ++p) {
+      V cut = k.i32(0);
+      Vs out;
+      for (int64_t i = p * lanes; i < (p + 1) * lanes; ++i)
+        out.push_back(row.scaled(gamma[i] * (values[i] * factor), cut));
+      count = count + k.select(inside[p], cut, k.i32(0));
+      k.when(inside[p], [&] {
+        if (lanes == 4)
+          row.storeFour(place[p] * 4, out);
+        else
+          row.storeOne(place[p], out[0]);
+      });
+    }
+    Ptr rotary = k.buffer(5) + token * (rope * 4);
+    V first = k.select(isNorm, k.i32(half), k.lane());
+    count = k.loop(first, k.i32(half), 32, {count}, [&](V i, ArrayRef<V> acc) {
+      auto [a, b] =
+          rotated(k, x + latent * 4, rotary, i, rope, interleaved);
+      V cut = acc[0];
+      a = row.scaled(a, cut);
+      b = row.scaled(b, cut);
+      row.storeOne(i + latent, a);
+      row.storeOne(i + (latent + half), b);
+      return Vs{cut};
+    })[0];
+    if (isScaled) {
+      V all = k.reduxAdd(count);
+      k.when((k.lane() == 0) & (all > 0),
+             [&] { k.atomicAdd(k.buffer(7) + token * 4, all); });
+    }
+  };
+  // All of a block's threads have one token: they meet at its barriers, or none does.
+  if (spread)
+    k.when(where.second, write);
+  else
+    write();
   k.finish();
   return kernel;
 }

@@ -14,11 +14,6 @@ using Needed = std::optional<Refusal>;
 
 /// Stacks of tensor-core formats.
 static Needed needsPackedStacks(Operation *op) {
-  if (op->hasAttr("groups"))
-    return Refusal{Need::Exchange,
-                   "needs all experts on each rank, found groups of ranks that "
-                   "have their own",
-                   "--experts tpN divides the columns of each"};
   for (Type type : op->getOperandTypes())
     if (auto weight = dyn_cast<WeightType>(type))
       if (weight.getRank() == 3 && !isPacked(weight.getFormat()))
@@ -33,6 +28,11 @@ static Needed needsPackedStacks(Operation *op) {
 static Needed refusesStream(Operation *op, const LoweringSite &site) {
   if (Needed lacks = needsPackedStacks(op))
     return lacks;
+  if (op->hasAttr("groups"))
+    return Refusal{Need::Exchange,
+                   "needs all experts on each rank, found groups of ranks that "
+                   "have their own",
+                   "--experts tpN divides the columns of each"};
   if (site.program.maxTokens != 1)
     return Refusal{Need::StepSize,
                    "needs steps of one token, found up to " +
@@ -67,7 +67,7 @@ static Needed refusesGrouped(Operation *op, const LoweringSite &site) {
   if (Needed lacks = needsPackedStacks(op))
     return lacks;
   ExpertSpec spec = specOf(op, site);
-  if (spec.maxTokens == 1)
+  if (spec.maxTokens == 1 && !op->hasAttr("groups"))
     return Refusal{Need::StepSize,
                    "needs steps of more than one token, found one token", ""};
   if (expertsAreLarge(spec))
@@ -112,13 +112,23 @@ static cost::Estimate linear(ArrayRef<Value> weights, bool gated, bool exact,
   return estimate(bestForm(spec, site), spec, site, step);
 }
 
-static cost::Estimate experts(const ExpertSpec &spec, bool joins,
+static cost::Estimate experts(Operation *op, const ExpertSpec &spec, bool joins,
                               ValueRange shared, const LoweringSite &site,
                               const cost::Step &step) {
   cost::Experts shape{costMatrix(spec.gate), costMatrix(spec.down),
                       spec.experts, spec.topk};
+  if (auto groups = op->getAttrOfType<IntegerAttr>("groups")) {
+    shape.groups = groups.getInt();
+    shape.experts *= shape.groups;
+    if (auto moe = dyn_cast<MoEOp>(op)) {
+      shape.routingGroups = moe.getRouting().getGroups();
+      shape.routingKept = moe.getRouting().getTopkGroups();
+      if (moe.getRouting().getMethod() == TopkKind::Greedy)
+        shape.routingGroups = shape.routingKept = 1;
+    }
+  }
   cost::Estimate sum;
-  bool one = spec.maxTokens == 1;
+  bool one = spec.maxTokens == 1 && !op->hasAttr("groups");
   if (one && joins) {
     shape.sharedRows = matrix(shared[0]).rows;
   } else if (!shared.empty()) {
@@ -139,10 +149,10 @@ static cost::Estimate costOf(Operation *op, const LoweringSite &site,
       sum += linear({router}, false, true, site, step);
     sum += site.model.route(moe.getNumExperts(), step.tokens);
     bool joins = joinsShared(moe.getGate(), moe.getDown(), moe.getShared());
-    sum += experts(spec, joins, moe.getShared(), site, step);
+    sum += experts(op, spec, joins, moe.getShared(), site, step);
     return sum;
   }
-  return experts(spec, false, {}, site, step);
+  return experts(op, spec, false, {}, site, step);
 }
 
 ArrayRef<Lowering> nvvm::expertLowerings() {

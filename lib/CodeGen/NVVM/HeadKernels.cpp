@@ -194,7 +194,9 @@ static FewTokens::Split combinedSplit(const HeadProduct &p) {
 
 bool canCombineInExpand(const AttentionSpec &spec, DecodeForm form,
                         HeadShape shape, const Gpu &gpu) {
-  return spec.maxTokens == 1 && fitsDecodeTiles(spec) &&
+  // What ranks found is merged before it is expanded.
+  return spec.maxTokens == 1 && spec.ranks == 1 && !spec.lse &&
+         fitsDecodeTiles(spec) &&
          spec.heads == shape.heads && spec.latent == shape.latent &&
          canCombineHead(decodeShape(spec, form, gpu),
                         combinedSplit(combinedProduct(shape)).threads());
@@ -218,7 +220,7 @@ Kernel combineExpand(KernelSite site, const AttentionSpec &spec, DecodeForm form
   Ptr x = k.shared(shape.latent * 4);
   FewTokens product(k, p.product(), split);
   product.begin({k.buffer(p.weight)}, firstRow, head * p.rows + p.rows);
-  V splits = splitsOfOne(k, s, k.buffer(0));
+  V splits = splitsOfOne(k, s, Positions(k, k.buffer(0)));
   k.gridTrigger();
   k.gridWait();
   V firstValue = head * shape.latent;

@@ -152,6 +152,24 @@ public:
   void atomicAdd(Ptr p, V v); ///< i32, relaxed, device scope
   void prefetchL2(Ptr p);
 
+  // Memory that other devices, or the host, read and write: of system scope and
+  // relaxed, and no access is torn: words of 4 bytes where none are said. PTX calls
+  // the address "peer", so that tests find all of these.
+  /// The memory at an address, an i64.
+  Ptr global(V address);
+  /// Stores {a, flag} and {b, flag}, each as one word of 8 bytes.
+  void pushFlagged(Ptr p, V a, V b, V flag);
+  /// a, its flag, b, its flag.
+  Vs pullFlagged(Ptr p);
+  void pushWords(Ptr p, llvm::ArrayRef<V> words); ///< 4, 16 bytes aligned
+  Vs pullWords(Ptr p);                            ///< 4, 16 bytes aligned
+  void push(Ptr p, V v);        ///< i32 or i64
+  V pull(Ptr p);                ///< i32
+  void pushRelease(Ptr p, V v); ///< i32, behind all that the thread has seen
+  V pullAcquire(Ptr p);         ///< i32, before all that the thread does then
+  V swap(Ptr p, V v);           ///< i32: stores v, returns what was there
+  V globalTimer();              ///< i64, nanoseconds
+
   // Control flow.
   void loop(V low, V high, int64_t step, llvm::function_ref<void(V)> body);
   void loop(V low, V high, V step, llvm::function_ref<void(V)> body);

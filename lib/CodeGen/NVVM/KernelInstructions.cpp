@@ -300,6 +300,84 @@ void KernelBuilder::prefetchL2(Ptr p) {
 }
 
 //===----------------------------------------------------------------------===//
+// Memory of several devices
+//===----------------------------------------------------------------------===//
+
+// In PTX, since LLVM's atomics lose scope and order on the way to it. A vector of
+// two b64 is two accesses of 8 bytes, of which neither is torn.
+
+static V onPeer(KernelBuilder *k, const Twine &text, StringRef constraints,
+                Type type, Ptr p, ArrayRef<V> words) {
+  SmallVector<Value> operands{p.value};
+  for (V word : words)
+    operands.push_back(word.value);
+  // The address is the first operand behind the results.
+  unsigned results = constraints.count('=');
+  std::string all = ("{\n.reg .b64 peer, pa, pb;\nmov.b64 peer, $" +
+                     Twine(results) + ";\n" + text + "\n}")
+                        .str();
+  return k->inlinePTX(all, constraints, type, operands, /*sideEffects=*/true);
+}
+
+Ptr KernelBuilder::global(V address) {
+  return {LLVM::IntToPtrOp::create(
+              b, LLVM::LLVMPointerType::get(b.getContext(), 1), address.value),
+          this};
+}
+void KernelBuilder::pushFlagged(Ptr p, V a, V b_, V flag) {
+  onPeer(this,
+         "mov.b64 pa, {$1, $3};\nmov.b64 pb, {$2, $3};\n"
+         "st.relaxed.sys.global.v2.b64 [peer], {pa, pb};",
+         "l,r,r,r", Type(), p, {a, b_, flag});
+}
+Vs KernelBuilder::pullFlagged(Ptr p) {
+  SmallVector<Type> types(4, i32Type());
+  V all = onPeer(this,
+                 "ld.relaxed.sys.global.v2.b64 {pa, pb}, [peer];\n"
+                 "mov.b64 {$0, $1}, pa;\nmov.b64 {$2, $3}, pb;",
+                 "=r,=r,=r,=r,l",
+                 LLVM::LLVMStructType::getLiteral(b.getContext(), types), p, {});
+  return split(all.value, 4);
+}
+void KernelBuilder::pushWords(Ptr p, ArrayRef<V> words) {
+  onPeer(this, "st.relaxed.sys.global.v4.b32 [peer], {$1, $2, $3, $4};",
+         "l,r,r,r,r", Type(), p, words);
+}
+Vs KernelBuilder::pullWords(Ptr p) {
+  SmallVector<Type> types(4, i32Type());
+  V all = onPeer(this, "ld.relaxed.sys.global.v4.b32 {$0, $1, $2, $3}, [peer];",
+                 "=r,=r,=r,=r,l",
+                 LLVM::LLVMStructType::getLiteral(b.getContext(), types), p, {});
+  return split(all.value, 4);
+}
+void KernelBuilder::push(Ptr p, V v) {
+  bool wide = v.value.getType().isInteger(64);
+  onPeer(this,
+         wide ? "st.relaxed.sys.global.b64 [peer], $1;"
+              : "st.relaxed.sys.global.b32 [peer], $1;",
+         wide ? "l,l" : "l,r", Type(), p, {v});
+}
+V KernelBuilder::pull(Ptr p) {
+  return onPeer(this, "ld.relaxed.sys.global.b32 $0, [peer];", "=r,l",
+                i32Type(), p, {});
+}
+void KernelBuilder::pushRelease(Ptr p, V v) {
+  onPeer(this, "st.release.sys.global.b32 [peer], $1;", "l,r", Type(), p, {v});
+}
+V KernelBuilder::pullAcquire(Ptr p) {
+  return onPeer(this, "ld.acquire.sys.global.b32 $0, [peer];", "=r,l",
+                i32Type(), p, {});
+}
+V KernelBuilder::swap(Ptr p, V v) {
+  return onPeer(this, "atom.relaxed.sys.global.exch.b32 $0, [peer], $2;",
+                "=r,l,r", i32Type(), p, {v});
+}
+V KernelBuilder::globalTimer() {
+  return inlinePTX("mov.u64 $0, %globaltimer;", "=l", i64Type(), {},
+                   /*sideEffects=*/true);
+}
+
+//===----------------------------------------------------------------------===//
 // Tensor cores
 //===----------------------------------------------------------------------===//
 

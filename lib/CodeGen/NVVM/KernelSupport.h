@@ -57,6 +57,45 @@ inline V cacheRow(KernelBuilder &k, V position, V sequence, Ptr pageTable,
   return page * plan::pageTokens + position % plan::pageTokens;
 }
 
+/// Where a kernel finds its tokens: positions as the step has them, or, of tokens that
+/// are spread over ranks page by page, as the caches of this rank do. As
+/// mla.shard_batch, from inputs of the step alone: what reads positions before it waits
+/// for earlier launches still may.
+class Positions {
+public:
+  /// `positions`: i32 [T]. `rank` (i32) is null with one rank.
+  Positions(KernelBuilder &k, Ptr positions, int64_t ranks = 1, V rank = {})
+      : k(&k), positions(positions), ranks(ranks), rank(rank) {}
+
+  bool spread() const { return ranks > 1; }
+  /// The position of the last row that `token` sees; spread, -1 if there is none.
+  V read(V token) const {
+    V position = k->loadI32(positions + token * 4);
+    if (!spread())
+      return position;
+    // Of the blocks before those that the token is among, every rank has as many; of
+    // those the ranks before its own have full ones.
+    V row = position / (page * ranks), rest = position % (page * ranks);
+    V visible = k->minimum(rest + 1 - rank * page, k->i32(page));
+    return row * page + k->maximum(visible, k->i32(0)) - 1;
+  }
+  /// Where the row of `token` belongs, and whether to this rank (i1).
+  std::pair<V, V> write(V token) const {
+    V position = k->loadI32(positions + token * 4);
+    if (!spread())
+      return {position, k->yes()};
+    V row = position / (page * ranks), rest = position % (page * ranks);
+    return {row * page + rest % page, rest / page == rank};
+  }
+
+private:
+  static constexpr int64_t page = plan::pageTokens;
+  KernelBuilder *k;
+  Ptr positions;
+  int64_t ranks;
+  V rank;
+};
+
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// An i32 that orders, signed, as `v` does as a number: -0 is +0, and what never

@@ -67,10 +67,12 @@ Kernel rope(KernelSite site, int64_t width, int64_t headDim, int64_t offset,
 /// scale if fp8_e4m3. (positions, sequence, page_table (all i32), x, norm rows,
 /// rotary, cache bf16|f16|fp8_e4m3), scalar P. With fp8_e4m3 also an operand
 /// saturated i32 [T] behind cache, to which a token's count of values beyond +-448
-/// is added, and a scalar: the bits of the cache's scale.
+/// is added, and a scalar: the bits of the cache's scale. With `ranks` the cache has
+/// a rank's tokens (mla.shard_batch), of which alone rows are written and values
+/// counted; the last scalar is the rank.
 Kernel latentCacheWrite(KernelSite site, int64_t latent, int64_t rope,
                         Format norm, Format cache, double eps,
-                        bool interleaved);
+                        bool interleaved, int64_t ranks = 1);
 /// logits[i] -> chosen experts and weights of each token, as host::route: f32
 /// throughout, ties to the lower index. (logits, [bias rows f32|bf16|f16,]
 /// indices i32 [T, topk], weights [T, topk]).
@@ -83,13 +85,16 @@ Kernel route(KernelSite site, RoutingAttr routing, int64_t experts,
 /// a pair is token * topk + choice. With `tileTokens` there is an operand tiles i32
 /// [ceildiv(pairs, tileTokens) + slots, 4] behind count: expert, and places in order
 /// from the second value up to, without, the third, tileTokens at most; those behind
-/// the last are empty.
+/// the last are empty. With `part` `experts` are those of a rank's group, and a second
+/// scalar is the first of them; pairs of others are nowhere in the order.
 Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
-                int64_t maxTokens, int64_t tileTokens = 0);
+                int64_t maxTokens, int64_t tileTokens = 0, bool part = false);
 /// out[t] = sum_j weights[t, j] * y[t * topk + j] + the addends. (y [pairs,
-/// width], weights, addend_0 [T, width], ..., out).
+/// width], weights, addend_0 [T, width], ..., out). With `partOf` a rank's group has
+/// so many experts, the first of which is a scalar: behind weights there is indices
+/// i32 [T, topk], and choices of others count for nothing, whatever is in y.
 Kernel moeCombine(KernelSite site, int64_t width, int64_t topk,
-                  int64_t addends);
+                  int64_t addends, int64_t partOf = 0);
 /// Chooses the id with the largest logit of each row (ties: lower id); -1 if there
 /// is NaN or +inf in it or nothing above -inf. (logits [R, vocab], ids i32 [R]),
 /// grid over R = `outputs`.
@@ -161,6 +166,9 @@ struct AttentionSpec {
   double scale;
   int64_t maxTokens, maxSequences; ///< of the program
   int64_t maxContext;              ///< most tokens of a sequence
+  /// Over which the tokens of the cache are spread, page by page (mla.shard_batch).
+  int64_t ranks = 1;
+  bool lse = false; ///< the op's second result is written, too
 };
 /// Attention over the latent cache for each token: softmax over the rows of its
 /// sequence up to its own position, y [T, heads * latent]. Two launches where
@@ -172,6 +180,12 @@ struct AttentionSpec {
 ///   combine: (positions, partial, lse, y).
 /// Both read positions, sequence and page_table before they wait for earlier
 /// launches: these are inputs of the step, which no kernel may write.
+///
+/// With `ranks` both have one scalar more, the last: the rank. Positions are those of
+/// the step, from which each kernel computes what the rank's cache has. A token of
+/// which it has no row gets zeros, from `combine` if there is one. With `lse` both
+/// have one operand more, behind y: f32 [T, heads], the natural logarithm of the sum
+/// of exp(score) over the rows, -inf where there are none; written by who writes y.
 struct AttentionKernels {
   Kernel first;
   std::optional<Kernel> combine;

@@ -4,6 +4,9 @@
 // block from the positions, so one launch serves all lengths. Positions are
 // inputs of the step, which no kernel writes: they are read before gridWait().
 //
+// Of tokens that are spread over ranks a rank may have none that a token sees. Then the
+// token has no split, no block of attention, and the combine kernel writes zeros.
+//
 // Combining: a thread has 8 values of a head and every `groups`-th split; threads
 // of a block with the same values are added up through shuffles and shared memory.
 // The combine kernel reads heads * latent * 2 bytes a split, from the L2 cache, and
@@ -80,16 +83,30 @@ static V ceilDiv(V a, V b) { return (a + b - 1) / b; }
 
 /// The most tiles of a split, the same for all tokens of the step: such that
 /// all splits run at once. Every warp computes it.
-static V divideStep(KernelBuilder &k, const DecodeShape &s, Ptr positions,
-                    V tokens) {
+static V divideStep(KernelBuilder &k, const DecodeShape &s,
+                    const Positions &positions, V tokens) {
+  // What others are divided by: 1 where no token sees a row.
+  auto divisor = [&](V tiles) {
+    return positions.spread() ? k.maximum(tiles, k.i32(1)) : tiles;
+  };
   if (s.spec.maxTokens == 1)
-    return k.ceilDiv(tilesOf(s, k.loadI32(positions)), s.splits);
+    return divisor(k.ceilDiv(tilesOf(s, positions.read(k.i32(0))), s.splits));
   Vs sum = k.loop(k.lane(), tokens, 32, {k.i32(0)}, [&](V t, ArrayRef<V> acc) {
-    return Vs{acc[0] + tilesOf(s, k.loadI32(positions + t * 4))};
+    return Vs{acc[0] + tilesOf(s, positions.read(t))};
   });
   V total = k.reduxAdd(sum[0]);
   // Rounding up gives a token up to one split more than its share.
-  return ceilDiv(total, k.maximum(k.i32(s.splits) - tokens, k.i32(1)));
+  return divisor(
+      ceilDiv(total, k.maximum(k.i32(s.splits) - tokens, k.i32(1))));
+}
+
+/// The tiles of each of a token's `splits` splits, of which there may be none.
+static V tilesOfSplit(KernelBuilder &k, const Positions &positions, V tiles,
+                      V splits) {
+  if (!positions.spread())
+    return ceilDiv(tiles, splits);
+  V one = k.i32(1);
+  return k.maximum(ceilDiv(tiles, k.maximum(splits, one)), one);
 }
 
 /// Sum over the lanes up to this one.
@@ -101,8 +118,8 @@ static V inclusiveScan(KernelBuilder &k, V v) {
   return v;
 }
 
-DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
-                    V tokens, V block) {
+DecodeWork findWork(KernelBuilder &k, const DecodeShape &s,
+                    const Positions &positions, V tokens, V block) {
   auto work = [&](V token, V position, V split, V tiles) -> DecodeWork {
     V all = tilesOf(s, position);
     V first = split * tiles;
@@ -111,7 +128,7 @@ DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
         !(all > tiles)};
   };
   if (s.spec.maxTokens == 1) {
-    return work(k.i32(0), k.loadI32(positions), block,
+    return work(k.i32(0), positions.read(k.i32(0)), block,
                 divideStep(k, s, positions, tokens));
   }
   V zero = k.i32(0);
@@ -124,7 +141,7 @@ DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
         zero, tokens, 32, {zero, zero, zero, far, far},
         [&](V first, ArrayRef<V> state) {
           V token = first + k.lane();
-          V position = k.loadI32(positions + k.minimum(token, tokens - 1) * 4);
+          V position = positions.read(k.minimum(token, tokens - 1));
           V all = tilesOf(s, position);
           V own = ceilDiv(all, most);
           V splits = k.select(token < tokens, own, zero);
@@ -137,7 +154,7 @@ DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
           };
           return Vs{k.shuffle(end, k.i32(31)), take(token, state[1]),
                     take(position, state[2]), take(block - begin, state[3]),
-                    take(ceilDiv(all, own), state[4])};
+                    take(tilesOfSplit(k, positions, all, own), state[4])};
         });
     found.erase(found.begin());
     return found;
@@ -150,7 +167,7 @@ DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
         tokens >= s.splits, SmallVector<Type>(4, k.i32Type()),
         [&]() -> Vs {
           V token = k.minimum(block, tokens - 1);
-          V position = k.loadI32(positions + token * 4);
+          V position = positions.read(token);
           return {token, position, k.select(block < tokens, zero, k.i32(1)),
                   tilesOf(s, position)};
         },
@@ -277,11 +294,14 @@ static Vs joinLanes(KernelBuilder &k, Vs state, int64_t units) {
 
 /// Combines `splits` splits, from split `first` on, of unit (thread() % c.units())
 /// of chunk `chunk`, and calls `emit` with the number of a value in the token's row
-/// and one value or 8 adjacent ones. By all threads of a block; has barriers.
+/// and one value or 8 adjacent ones; `emitLse`, if there is one, with a head and the
+/// logarithm of its sum of weights, in units of log2. By all threads of a block; has
+/// barriers.
 static void combineChunk(KernelBuilder &k, const DecodeShape &s,
                          const CombineShape &c, V chunk, V first, V splits,
                          Ptr partials, Ptr lses,
-                         function_ref<void(V value, ArrayRef<V>)> emit) {
+                         function_ref<void(V value, ArrayRef<V>)> emit,
+                         function_ref<void(V head, V lse)> emitLse = {}) {
   int64_t values = s.spec.heads * s.spec.latent;
   // Partial sums of warps that have the same units: 10 values, one word of
   // padding against bank conflicts.
@@ -291,7 +311,8 @@ static void combineChunk(KernelBuilder &k, const DecodeShape &s,
   V group = k.thread() / c.units();
   V unit = chunk * c.units() + k.thread() % c.units();
   V here = k.minimum(unit, k.i32(values / 8 - 1));
-  V head = here / (s.spec.latent / 8);
+  int64_t perHead = s.spec.latent / 8;
+  V head = here / perHead;
   Ptr lse = lses + k.to64(first * s.spec.heads + head) * 4;
   Ptr partial = partials + k.to64(first) * (values * 2) + k.to64(here) * 16;
   Vs state = combineSplits(k, c, group, splits, lse, s.spec.heads * 4, partial,
@@ -299,6 +320,9 @@ static void combineChunk(KernelBuilder &k, const DecodeShape &s,
   state = joinLanes(k, state, c.units());
   if (parts == 1) {
     k.when((unit < values / 8) & (k.lane() < warpUnits), [&] {
+      if (emitLse)
+        k.when(unit % perHead == 0,
+               [&] { emitLse(head, state[0] + k.log2(state[1])); });
       V inverse = k.reciprocal(state[1]);
       for (V &v : state)
         v = v * inverse;
@@ -335,6 +359,10 @@ static void combineChunk(KernelBuilder &k, const DecodeShape &s,
         weighted = k.fma(w, k.loadF32(part(p) + (i & 7) * 4 + 8), weighted);
       }
       emit(value, {k.divide(weighted, sum)});
+      if (emitLse)
+        k.when(value % s.spec.latent == 0, [&] {
+          emitLse(value / s.spec.latent, maximum + k.log2(sum));
+        });
     });
   }
 }
@@ -347,11 +375,15 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
   Kernel kernel{name, "tokens * " + std::to_string(chunks)};
   if (exists(site, name))
     return kernel;
-  KernelBuilder k(site.kernels, site.loc, name,
-                  {"read", "read", "read", "readwrite"}, 0, {c.threads});
+  SmallVector<StringRef> access{"read", "read", "read", "readwrite"};
+  if (s.spec.lse)
+    access.push_back("readwrite");
+  bool spread = s.spec.ranks > 1;
+  KernelBuilder k(site.kernels, site.loc, name, access, spread ? 1 : 0,
+                  {c.threads});
   V token = k.block() / chunks, chunk = k.block() % chunks;
   V tokens = k.blocks() / chunks;
-  Ptr positions = k.buffer(0);
+  Positions positions = positionsOf(k, s.spec, k.buffer(0), 0);
   // Where a token's splits begin: behind those of the tokens before it.
   V zero = k.i32(0);
   auto where = [&]() -> Vs {
@@ -359,38 +391,68 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
       return {zero, splitsOfOne(k, s, positions)};
     V most = divideStep(k, s, positions, tokens);
     auto splitsOf = [&](V t) {
-      return ceilDiv(tilesOf(s, k.loadI32(positions + t * 4)), most);
+      return ceilDiv(tilesOf(s, positions.read(t)), most);
     };
     V own = splitsOf(token);
     Vs before = k.loop(k.lane(), token, 32, {zero}, [&](V t, ArrayRef<V> acc) {
       return Vs{acc[0] + splitsOf(t)};
     });
     // Divided evenly, the last of a token's splits may have nothing left.
-    V all = tilesOf(s, k.loadI32(positions + token * 4));
-    return {k.reduxAdd(before[0]), ceilDiv(all, ceilDiv(all, own))};
+    V all = tilesOf(s, positions.read(token));
+    return {k.reduxAdd(before[0]),
+            ceilDiv(all, tilesOfSplit(k, positions, all, own))};
   };
   Vs place = s.spec.maxTokens < s.splits
                  ? where()
                  : k.ifElse(
                        tokens >= s.splits, {k.i32Type(), k.i32Type()},
                        [&] {
-                         return Vs{zero, k.i32(1)};
+                         V one = k.i32(1);
+                         if (spread)
+                           one = k.select(positions.read(token) < 0, zero, one);
+                         return Vs{zero, one};
                        },
                        where);
   V first = place[0], splits = place[1];
+  Ptr y, lse;
+  auto results = [&] {
+    y = k.buffer(3) + k.to64(token) * (values * 4);
+    if (s.spec.lse)
+      lse = k.buffer(4) + k.to64(token) * (s.spec.heads * 4);
+  };
+  auto emitLse = [&](V head, V value) {
+    k.store(lse + head * 4, value * k.f32(naturalLog2));
+  };
   k.gridTrigger();
   k.gridWait();
   k.when(splits > 1, [&] {
-    Ptr y = k.buffer(3) + k.to64(token) * (values * 4);
-    combineChunk(k, s, c, chunk, first, splits, k.buffer(1), k.buffer(2),
-                 [&](V value, ArrayRef<V> v) {
-                   Ptr at = y + value * 4;
-                   if (v.size() == 1)
-                     return k.store(at, v[0]);
-                   k.storeWords(at, v.take_front(4));
-                   k.storeWords(at + 16, v.drop_front(4));
-                 });
+    results();
+    combineChunk(
+        k, s, c, chunk, first, splits, k.buffer(1), k.buffer(2),
+        [&](V value, ArrayRef<V> v) {
+          Ptr at = y + value * 4;
+          if (v.size() == 1)
+            return k.store(at, v[0]);
+          k.storeWords(at, v.take_front(4));
+          k.storeWords(at + 16, v.drop_front(4));
+        },
+        s.spec.lse ? function_ref<void(V, V)>(emitLse)
+                   : function_ref<void(V, V)>());
   });
+  if (spread)
+    k.when((splits == 0) & (k.thread() < c.units()), [&] {
+      results();
+      V unit = chunk * c.units() + k.thread(), none = k.f32(0);
+      k.when(unit < values / 8, [&] {
+        for (int64_t half : {0, 16})
+          k.storeWords(y + unit * 32 + half, {none, none, none, none});
+        int64_t perHead = s.spec.latent / 8;
+        if (s.spec.lse)
+          k.when(unit % perHead == 0, [&] {
+            k.store(lse + unit / perHead * 4, k.f32(-infinity));
+          });
+      });
+    });
   k.finish();
   return kernel;
 }
@@ -399,9 +461,9 @@ Kernel decodeCombine(KernelSite site, const DecodeShape &s) {
 // Combining in another kernel
 //===----------------------------------------------------------------------===//
 
-V splitsOfOne(KernelBuilder &k, const DecodeShape &s, Ptr positions) {
+V splitsOfOne(KernelBuilder &k, const DecodeShape &s, const Positions &positions) {
   V one = k.i32(1);
-  return ceilDiv(tilesOf(s, k.loadI32(positions)),
+  return ceilDiv(tilesOf(s, positions.read(k.i32(0))),
                  divideStep(k, s, positions, one));
 }
 

@@ -101,8 +101,10 @@ void DecodeBuilder::setUp() {
 }
 
 V DecodeBuilder::pageOf(V tile) {
+  // A block without work looks at a page, too: at the first, if there is no row.
+  V last = s.spec.ranks > 1 ? k.maximum(work.position, k.i32(0)) : work.position;
   V page = k.minimum(tile / (plan::pageTokens / s.tile),
-                     work.position / plan::pageTokens);
+                     last / plan::pageTokens);
   return k.loadI32(table + k.to64(page) * 4);
 }
 
@@ -226,7 +228,8 @@ void DecodeBuilder::readQuery() {
 void DecodeBuilder::build() {
   V tokens =
       s.spec.maxTokens == 1 ? k.i32(1) : k.blocks() / s.groups - s.splits;
-  work = findWork(k, s, k.buffer(1), tokens, k.block() / s.groups);
+  work = findWork(k, s, positionsOf(k, s.spec, k.buffer(1), fp8 ? 2 : 1), tokens,
+                  k.block() / s.groups);
   setUp();
   V firstTile = work.firstTile, tiles = work.tiles;
   // Page numbers are inputs of the step, too. Earlier kernels may still write
@@ -335,8 +338,9 @@ Kernel decodeAttention(KernelSite site, const DecodeShape &s) {
                                 std::to_string(s.groups)};
   if (exists(site, name))
     return kernel;
-  KernelBuilder k(site.kernels, site.loc, name, attentionAccess(),
-                  s.fp8() ? 2 : 1, {s.teams * 128, s.teams == 1 ? 2 : 1});
+  KernelBuilder k(site.kernels, site.loc, name, attentionAccess(s.spec),
+                  (s.fp8() ? 2 : 1) + (s.spec.ranks > 1 ? 1 : 0),
+                  {s.teams * 128, s.teams == 1 ? 2 : 1});
   DecodeBuilder(k, s).build();
   k.finish();
   return kernel;

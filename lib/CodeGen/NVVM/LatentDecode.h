@@ -59,16 +59,17 @@ struct DecodeWork {
   V tiles;
   V alone; ///< i1: the token has no other split
 };
-/// The work of block `block` of a group in a step of `tokens` tokens.
-DecodeWork findWork(KernelBuilder &k, const DecodeShape &s, Ptr positions,
-                    V tokens, V block);
+/// The work of block `block` of a group in a step of `tokens` tokens. A token that
+/// sees no row has no split.
+DecodeWork findWork(KernelBuilder &k, const DecodeShape &s,
+                    const Positions &positions, V tokens, V block);
 
 Kernel decodeAttention(KernelSite site, const DecodeShape &shape);
 Kernel decodeCombine(KernelSite site, const DecodeShape &shape);
 
 /// For a kernel that takes the place of decodeCombine() where there is one token:
 /// how many splits it has. Positions are inputs of the step.
-V splitsOfOne(KernelBuilder &k, const DecodeShape &s, Ptr positions);
+V splitsOfOne(KernelBuilder &k, const DecodeShape &s, const Positions &positions);
 /// Whether blocks of `threads` threads can do combineHead().
 bool canCombineHead(const DecodeShape &s, int64_t threads);
 /// Joins what more than one split found for a head: `emit` gets numbers of values in

@@ -68,6 +68,9 @@ private:
   State rescale(State state, llvm::ArrayRef<V> v);
   State addValues(State state, llvm::ArrayRef<V> v, V stage);
   void writeResult(State state);
+  /// Row `row` of `to`, [heads]: the logarithms of the heads' sums of weights, in
+  /// units of log2 times `unit`.
+  void writeLse(const State &state, Ptr to, V row, double unit);
   void writeOutput(const State &state, llvm::ArrayRef<V> factor);
   void writePartial(const State &state, llvm::ArrayRef<V> factor);
   /// Calls `f` with each pair of accumulators of a head: the first one's

@@ -219,6 +219,17 @@ void DecodeBuilder::writeOutput(const State &state, ArrayRef<V> factor) {
   });
 }
 
+void DecodeBuilder::writeLse(const State &state, Ptr to, V row, double unit) {
+  for (int64_t n = 0; n < n8; ++n) {
+    V head = teamHead + g + n * 8;
+    k.when((w == 0) & (t == 0) & (head < s.spec.heads), [&] {
+      V lse = state.maximum[n] + k.log2(state.sum[n]);
+      k.store(to + k.to64(row * s.spec.heads + head) * 4,
+              unit == 1 ? lse : lse * k.f32(unit));
+    });
+  }
+}
+
 /// Through shared memory, where the stages were, to write whole sectors.
 void DecodeBuilder::writePartial(const State &state, ArrayRef<V> factor) {
   int64_t rowBytes = (s.spec.latent + 8) * 2;
@@ -233,13 +244,7 @@ void DecodeBuilder::writePartial(const State &state, ArrayRef<V> factor) {
     k.storeI16(at, pair);
     k.storeI16(at + 2 * pairDistance(), pair >> 16);
   });
-  for (int64_t n = 0; n < n8; ++n) {
-    V head = teamHead + g + n * 8;
-    k.when((w == 0) & (t == 0) & (head < s.spec.heads), [&] {
-      k.store(k.buffer(6) + k.to64(number * s.spec.heads + head) * 4,
-              state.maximum[n] + k.log2(state.sum[n]));
-    });
-  }
+  writeLse(state, k.buffer(6), number, 1);
   k.barrier();
   int64_t perHead = s.spec.latent / 8;
   Ptr out = k.buffer(5) +
@@ -268,7 +273,12 @@ void DecodeBuilder::writeResult(State state) {
     factor.push_back(k.divide(valueScale, sum));
   }
   k.ifElse(
-      work.alone, [&] { writeOutput(state, factor); },
+      work.alone,
+      [&] {
+        writeOutput(state, factor);
+        if (s.spec.lse)
+          writeLse(state, k.buffer(8), work.token, naturalLog2);
+      },
       [&] { writePartial(state, factor); });
 }
 

@@ -63,7 +63,7 @@ Value ProgramLowering::packRowsOnce(Operation *op, const LinearSpec &spec,
   if (fp4)
     name += "_fp4";
   Value &x16 = packedRows[{x.rows.getAsOpaquePointer(),
-                           x.norm ? x.norm.getOperation() : nullptr, name}];
+                           x.norm.op, name}];
   if (!x16) {
     // Bytes; there is no format for these alone.
     x16 = workspace({"ceildiv(" + count + ", 16)",
@@ -84,9 +84,9 @@ void ProgramLowering::launchLinear(Operation *op, LinearSpec spec, Input x,
   SmallVector<Value> all{x.rows};
   if (x.norm) {
     spec.norm = true;
-    spec.gamma = formatOf(x.norm.getWeight());
-    spec.eps = x.norm.getEps().convertToDouble();
-    all.push_back(rows(x.norm.getWeight()));
+    spec.gamma = formatOf(x.norm.weight);
+    spec.eps = x.norm.eps;
+    all.push_back(rows(x.norm.weight));
   }
   LinearForm form = formOf(op, spec);
   if (form == LinearForm::Large || form == LinearForm::LargeFp4) {
@@ -170,10 +170,18 @@ void ProgramLowering::lowerExperts(Operation *op, Input x,
     lowerLinear(op, {inner, nullptr}, {shared[2]}, {sum}, residual);
     return sum;
   };
-  bool chooses = choice && canChooseInExperts(spec, choice->routing);
+  // The first expert of the rank's group, if groups of ranks have their own. Their
+  // choices are sorted out by grouping, whatever the number of tokens.
+  std::string first;
+  if (auto ranks = op->getAttrOfType<IntegerAttr>("group_ranks"))
+    first = "(ceildiv(rank + 1, " + text(ranks.getInt()) + ") - 1) * " +
+            text(spec.experts);
+  bool part = !first.empty();
+  bool chooses =
+      choice && !part && canChooseInExperts(spec, choice->routing);
   if (choice && !chooses)
     std::tie(indices, weights) = launchRoute(op, *choice);
-  if (maxTokens() == 1) {
+  if (maxTokens() == 1 && !part) {
     SmallVector<Value> which{indices}, how{indices, weights};
     if (chooses) {
       spec.routing = choice->routing;
@@ -187,9 +195,9 @@ void ProgramLowering::lowerExperts(Operation *op, Input x,
     SmallVector<Value> first{x.rows};
     if (x.norm) {
       spec.norm = true;
-      spec.gamma = formatOf(x.norm.getWeight());
-      spec.eps = x.norm.getEps().convertToDouble();
-      first.push_back(rows(x.norm.getWeight()));
+      spec.gamma = formatOf(x.norm.weight);
+      spec.eps = x.norm.eps;
+      first.push_back(rows(x.norm.weight));
     }
     first.append(how);
     first.append({packed(gate), packed(up)});
@@ -233,6 +241,11 @@ void ProgramLowering::lowerExperts(Operation *op, Input x,
   Value count = workspace({"1"}, Format::I32);
   Value y = workspace({pairs, text(spec.down.rows)}, Format::F32);
   SmallVector<Value> groups{indices, order, active, offsets, count};
+  SmallVector<std::string> grouped{"tokens"}, combined;
+  if (part) {
+    grouped.push_back(first);
+    combined.push_back(first);
+  }
   std::string gateRead = slots + " * " + text(gateBytes),
               downRead = slots + " * " + text(downBytes);
   if (chosen(op).ends_with("_large")) {
@@ -243,8 +256,8 @@ void ProgramLowering::lowerExperts(Operation *op, Input x,
     groups.push_back(tiles);
     launch(op,
            moeGroup(site(op), spec.experts, spec.topk, maxTokens(),
-                    expertTileTokens),
-           groups, {"tokens"});
+                    expertTileTokens, part),
+           groups, grouped);
     Value x16 = packRowsOnce(op, expertRows(spec), {x.rows, nullptr},
                              {x.rows});
     Value h16 = workspace({"ceildiv(" + pairs + ", 16)",
@@ -256,8 +269,10 @@ void ProgramLowering::lowerExperts(Operation *op, Input x,
     launch(op, expertsDownLarge(site(op), spec),
            {h16, order, tiles, packed(down), y}, {"tokens"}, downRead);
   } else {
-    launch(op, moeGroup(site(op), spec.experts, spec.topk, maxTokens()), groups,
-           {"tokens"});
+    launch(op,
+           moeGroup(site(op), spec.experts, spec.topk, maxTokens(),
+                    /*tileTokens=*/0, part),
+           groups, grouped);
     Value h = workspace({pairs, text(spec.gate.rows)}, Format::F32);
     launch(op, expertsGateUp(site(op), spec),
            {x.rows, order, active, offsets, count, packed(gate), packed(up), h},
@@ -267,11 +282,14 @@ void ProgramLowering::lowerExperts(Operation *op, Input x,
            downRead);
   }
   SmallVector<Value> operands{y, weights};
+  if (part)
+    operands.push_back(indices);
   operands.append(addends);
   operands.push_back(out);
   launch(op,
-         moeCombine(site(op), spec.down.rows, spec.topk, addends.size()),
-         operands, {});
+         moeCombine(site(op), spec.down.rows, spec.topk, addends.size(),
+                    part ? spec.experts : 0),
+         operands, combined);
 }
 
 std::pair<Value, Value> ProgramLowering::launchRoute(Operation *op,
@@ -298,8 +316,8 @@ std::pair<Value, Value> ProgramLowering::launchRoute(Operation *op,
 
 void ProgramLowering::lowerMoE(MoEOp op) {
   RoutingAttr routing = op.getRouting();
-  Input x =
-      maxTokens() == 1 ? input(op.getX()) : Input{get(op.getX()), nullptr};
+  Input x = maxTokens() == 1 && !op.getGroups() ? input(op.getX())
+                                                : Input{get(op.getX()), nullptr};
   Value logits = op.getLogits() ? get(op.getLogits()) : Value();
   if (!logits) {
     logits = inner(op.getResult(), ".logits",

@@ -71,12 +71,12 @@ void ProgramLowering::launch(Operation *op, const Kernel &kernel,
 //===----------------------------------------------------------------------===//
 
 Value ProgramLowering::get(Value v) {
-  if (RMSNormOp norm = putOff.lookup(v)) {
+  if (Norm norm = putOff.lookup(v)) {
     putOff.erase(v);
-    launch(norm,
-           rmsNorm(site(norm), rowWidth(norm.getX()),
-                   formatOf(norm.getWeight()), norm.getEps().convertToDouble()),
-           {get(norm.getX()), rows(norm.getWeight()), result(v)}, {});
+    launch(norm.op,
+           rmsNorm(site(norm.op), rowWidth(norm.x), formatOf(norm.weight),
+                   norm.eps),
+           {get(norm.x), rows(norm.weight), result(v)}, {});
   }
   return mapped.lookup(v);
 }
@@ -84,9 +84,9 @@ Value ProgramLowering::get(Value v) {
 ProgramLowering::Input ProgramLowering::input(Value v) {
   // For one token each block norms the row itself, which costs it little; for
   // many it is done where rows are packed.
-  if (RMSNormOp norm = putOff.lookup(v);
+  if (Norm norm = putOff.lookup(v);
       norm && (maxTokens() == 1 || isLarge()))
-    return {get(norm.getX()), norm};
+    return {get(norm.x), norm};
   return {get(v), nullptr};
 }
 
@@ -108,6 +108,22 @@ Value ProgramLowering::takeResidual(Value v, Value &result) {
 // Attention
 //===----------------------------------------------------------------------===//
 
+/// No launch: what reads the step's positions computes the rank's own of them, since
+/// positions are inputs that kernels may read before they wait for others.
+LogicalResult ProgramLowering::lowerShare(ShardBatchOp op) {
+  for (Operation *user : op->getUsers()) {
+    auto attention = dyn_cast<LatentAttentionOp>(user);
+    auto write = dyn_cast<LatentCacheWriteOp>(user);
+    if ((attention && attention.getBatch() == op.getRead()) ||
+        (write && write.getBatch() == op.getWrite()))
+      continue;
+    return user->emitOpError("expected to read at `read` or to write at `write` of "
+                             "a mla.shard_batch, which is all that ")
+           << gpu.name << " does with them";
+  }
+  return success();
+}
+
 void ProgramLowering::lowerCacheWrite(LatentCacheWriteOp op) {
   Value cache = get(op.getCache());
   mapped[op.getResult()] = cache;
@@ -124,11 +140,16 @@ void ProgramLowering::lowerCacheWrite(LatentCacheWriteOp op) {
     operands.push_back(port("saturated", {"tokens"}, Format::I32));
     scalars.push_back(*scale);
   }
+  int64_t ranks = 1;
+  if (auto some = op.getBatch().getDefiningOp<ShardBatchOp>()) {
+    ranks = some.getRanks();
+    scalars.push_back("rank");
+  }
   Kernel kernel =
       latentCacheWrite(site(op), rowWidth(op.getX()) - rope, rope,
                        formatOf(op.getNorm()),
                        cast<CacheType>(cache.getType()).getFormat(),
-                       op.getEps().convertToDouble(), op.getInterleaved());
+                       op.getEps().convertToDouble(), op.getInterleaved(), ranks);
   flushCacheWrite();
   cacheWrite = {op, kernel, operands, scalars};
   if (maxTokens() != 1)
@@ -140,6 +161,27 @@ void ProgramLowering::flushCacheWrite() {
     launch(cacheWrite->op, cacheWrite->kernel, cacheWrite->operands,
            cacheWrite->scalars);
   cacheWrite.reset();
+}
+
+void ProgramLowering::declare(GetCacheOp op) {
+  Value &cache = mapped[op.getResult()];
+  if (!cache)
+    cache = b.clone(*op)->getResult(0);
+}
+
+void ProgramLowering::takeCacheWrite(Operation *op) {
+  while ((op = op->getNextNode()) && !isa<LatentAttentionOp>(op)) {
+    auto write = dyn_cast<LatentCacheWriteOp>(op);
+    if (!write || done.contains(op))
+      continue;
+    auto cache = write.getCache().getDefiningOp<GetCacheOp>();
+    if (!cache || !mapped.contains(write.getX()) ||
+        !mapped.contains(write.getRotary()))
+      return;
+    declare(cache);
+    done.insert(write);
+    return lowerCacheWrite(write);
+  }
 }
 
 void ProgramLowering::launchWithCacheWrite(Operation *op, const Kernel &kernel,
@@ -170,6 +212,7 @@ void ProgramLowering::lowerAttention(LatentAttentionOp op) {
   Value cache = get(op.getCache());
   AttentionSpec spec = attentionSpec(op, where);
   Value y = result(op.getResult());
+  Value all = op.getLse() ? result(op.getLse()) : Value();
   SmallVector<std::string> scalars{"pages"};
   if (std::optional<std::string> scale = cacheScale(cache))
     scalars.push_back(*scale);
@@ -192,10 +235,17 @@ void ProgramLowering::lowerAttention(LatentAttentionOp op) {
                             kernels.partialFormat);
   Value lse =
       workspace({kernels.lseRows, text(kernels.lseWidth)}, Format::F32);
-  launch(op, kernels.first,
-         {get(op.getQ()), positions(), sequence(), pageTable(), cache, partial,
-          lse, y},
-         scalars);
+  SmallVector<Value> operands{get(op.getQ()), positions(), sequence(), pageTable(),
+                              cache, partial, lse, y};
+  SmallVector<Value> combined{positions(), partial, lse, y};
+  SmallVector<std::string> combinedScalars;
+  if (op.getLse())
+    for (SmallVector<Value> *list : {&operands, &combined})
+      list->push_back(all);
+  if (spec.ranks > 1)
+    for (SmallVector<std::string> *list : {&scalars, &combinedScalars})
+      list->push_back("rank");
+  launch(op, kernels.first, operands, scalars);
   if (!kernels.combine)
     return;
   auto expand = op.getResult().hasOneUse()
@@ -204,7 +254,7 @@ void ProgramLowering::lowerAttention(LatentAttentionOp op) {
   if (expand && canCombineInExpand(spec, split, headShape(expand), gpu))
     uncombined[op.getResult()] = {spec, split, partial, lse};
   else
-    launch(op, *kernels.combine, {positions(), partial, lse, y}, {});
+    launch(op, *kernels.combine, combined, combinedScalars);
 }
 
 void ProgramLowering::lowerExpand(ExpandValueOp op) {
@@ -235,7 +285,7 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
   return TypeSwitch<Operation *, LogicalResult>(op)
       .Case([&](GetWeightOp) { return success(); }) // Views are made by users.
       .Case([&](GetCacheOp o) {
-        mapped[o.getResult()] = b.clone(*op)->getResult(0);
+        declare(o);
         return success();
       })
       .Case([&](EmbeddingOp o) {
@@ -248,7 +298,8 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         return success();
       })
       .Case([&](RMSNormOp o) {
-        putOff[o.getResult()] = o;
+        putOff[o.getResult()] = {op, o.getX(), o.getWeight(),
+                                 o.getEps().convertToDouble()};
         return success();
       })
       .Case([&](LinearOp o) {
@@ -322,39 +373,33 @@ LogicalResult ProgramLowering::lowerOp(Operation *op) {
         return success();
       })
       .Case([&](AllReduceOp o) {
-        // Without an exchange; the sum that follows is done on the way.
-        Value out = o.getResult();
-        if (Value residual = takeResidual(out, out))
-          launch(op, add(site(op), rowWidth(o.getX())),
-                 {get(o.getX()), residual, result(out)}, {});
-        else
-          launch(op,
-                 repeat(site(op), rowWidth(o.getX()), rowWidth(out), "tokens"),
-                 {get(o.getX()), result(out)}, {});
+        lowerReduce(o);
+        return success();
+      })
+      .Case([&](AllReduceRMSNormOp o) {
+        lowerReduceNorm(o);
         return success();
       })
       .Case([&](AllGatherOp o) {
-        for (auto [x, all] : llvm::zip(o.getXs(), o.getAlls())) {
-          bool logits =
-              llvm::any_of(all.getUsers(), llvm::IsaPred<func::ReturnOp>);
-          if (logits)
-            mapped[all] = port("logits", {"outputs", text(rowWidth(all))},
-                               Format::F32);
-          launch(op,
-                 repeat(site(op), rowWidth(x), rowWidth(all),
-                        logits ? "outputs" : "tokens"),
-                 {get(x), logits ? get(all) : result(all)}, {});
-        }
+        lowerGather(o);
         return success();
       })
+      .Case([&](MergeAttentionOp o) {
+        lowerMerge(o);
+        return success();
+      })
+      .Case([&](ShardBatchOp o) { return lowerShare(o); })
       .Case([&](LatentCacheWriteOp o) {
-        lowerCacheWrite(o);
+        if (!done.contains(op))
+          lowerCacheWrite(o);
         return success();
       })
       .Case([&](AbsorbQueryOp o) {
         int64_t latent = weightType(o.getKvB()).getDim(1);
         HeadShape shape{int64_t(o.getHeads()), int64_t(o.getNope()),
                         rowWidth(o.getRotary()), int64_t(o.getV()), latent};
+        if (maxTokens() == 1 && !cacheWrite)
+          takeCacheWrite(op);
         // Transposed, kv_b cannot keep scales: bf16 whatever the file has.
         Value keys = view(o.getKvB(), ViewLayout::Packed, Format::BF16, 0,
                           shape.heads, shape.nope, shape.nope + shape.v, true);
@@ -457,6 +502,11 @@ struct LowerToNVVMPass : mla::impl::LowerToNVVMPassBase<LowerToNVVMPass> {
             << int64_t(tokens);
         return signalPassFailure();
       }
+    if (exchangeBlocks < 0 || exchangeBlocks > ExchangeLayout::maxBlocks) {
+      module.emitOpError("expected exchange-blocks from 0 to ")
+          << ExchangeLayout::maxBlocks << ", found " << int64_t(exchangeBlocks);
+      return signalPassFailure();
+    }
     OpBuilder b = OpBuilder::atBlockEnd(module.getBody());
     auto kernels = ModuleOp::create(b, module.getLoc(), "kernels");
     int64_t mostOutputs = 1; ///< of the last program
@@ -478,8 +528,9 @@ struct LowerToNVVMPass : mla::impl::LowerToNVVMPassBase<LowerToNVVMPass> {
     // Not launched by a step: benchmarks measure the memory with it.
     readCeiling({kernels, module.getLoc(), *gpu});
     eraseUnused(kernels);
-    numKernels += llvm::count_if(kernels.getOps<LLVM::LLVMFuncOp>(),
-                                 [](auto) { return true; });
+    numKernels += llvm::count_if(
+        kernels.getOps<LLVM::LLVMFuncOp>(),
+        [](LLVM::LLVMFuncOp function) { return !function.isExternal(); });
     step.erase();
   }
 
@@ -509,7 +560,7 @@ private:
         kind.maxSequences, std::min(kind.maxTokens, maxOutputs), IntegerAttr(),
         IntegerAttr());
     program.getBody().emplaceBlock();
-    ProgramLowering lowering(program, kernels, where);
+    ProgramLowering lowering(program, kernels, where, exchangeBlocks);
     if (failed(lowering.lower(step)))
       return failure();
     numLaunches += lowering.launches;

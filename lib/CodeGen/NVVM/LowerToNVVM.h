@@ -7,8 +7,10 @@
 #ifndef MLA_LIB_CODEGEN_NVVM_LOWERTONVVM_H
 #define MLA_LIB_CODEGEN_NVVM_LOWERTONVVM_H
 
+#include "CollectiveKernels.h"
 #include "Lowerings.h"
 #include "lib/CodeGen/Emit/ProgramWriter.h"
+#include "mla/Plan/Plan.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include <map>
 #include <tuple>
@@ -22,18 +24,28 @@ namespace mla::nvvm {
 class ProgramLowering : ProgramWriter {
 public:
   ProgramLowering(ProgramOp program, mlir::ModuleOp kernels,
-                  const LoweringSite &where)
+                  const LoweringSite &where, int64_t exchangeBlocks)
       : ProgramWriter(program, kernels), program(program), where(where),
-        gpu(*where.gpu) {}
+        gpu(*where.gpu), exchangeBlocks(exchangeBlocks) {}
 
   mlir::LogicalResult lower(mlir::func::FuncOp step);
   using ProgramWriter::launches;
 
 private:
+  /// A norm, of an op of its own or of a fused one.
+  struct Norm {
+    mlir::Operation *op = nullptr; ///< null: there is no norm
+    mlir::Value x, weight;
+    double eps = 0;
+    Norm(std::nullptr_t = nullptr) {}
+    Norm(mlir::Operation *op, mlir::Value x, mlir::Value weight, double eps)
+        : op(op), x(x), weight(weight), eps(eps) {}
+    explicit operator bool() const { return op; }
+  };
   /// What a matrix reads: the rows, or the rows before a norm and the norm.
   struct Input {
     mlir::Value rows;
-    RMSNormOp norm;
+    Norm norm;
   };
 
   mlir::LogicalResult lowerOp(mlir::Operation *op);
@@ -55,6 +67,7 @@ private:
   mlir::Value packRowsOnce(mlir::Operation *op, const LinearSpec &spec, Input x,
                            llvm::SmallVector<mlir::Value> operands,
                            bool fp4 = false);
+  mlir::LogicalResult lowerShare(ShardBatchOp op);
   void lowerAttention(LatentAttentionOp op);
   void lowerExpand(ExpandValueOp op);
   void lowerCacheWrite(LatentCacheWriteOp op);
@@ -73,6 +86,22 @@ private:
                     mlir::Value down, mlir::ValueRange shared,
                     mlir::Value residual, mlir::Value out);
   void lowerMoE(MoEOp op);
+
+  // What ranks exchange (LowerCollectives.cpp).
+  void lowerReduce(AllReduceOp op);
+  void lowerReduceNorm(AllReduceRMSNormOp op);
+  void lowerGather(AllGatherOp op);
+  void lowerMerge(MergeAttentionOp op);
+  ExchangeSpec exchangeSpec(int64_t ranks);
+  /// Launches a kernel of CollectiveKernels.h on `operands`, without peers, of rows
+  /// whose number is `symbol`.
+  void launchExchange(mlir::Operation *op, const Kernel &kernel,
+                      mlir::ValueRange operands, llvm::StringRef symbol,
+                      int64_t exchangeBytes);
+  /// Launches what the runtime does: x becomes `to`, of `count` rows of `width`.
+  void launchCollective(mlir::Operation *op, plan::Collective kind,
+                        llvm::StringRef count, mlir::Value x, mlir::Value to,
+                        int64_t width);
 
   KernelSite site(mlir::Operation *op) {
     return {kernels, op->getLoc(), gpu};
@@ -107,6 +136,10 @@ private:
     llvm::SmallVector<std::string> scalars;
   };
   void flushCacheWrite();
+  void declare(GetCacheOp op); ///< if it was not
+  /// The cache write that stands between `op` and its attention, if all that it reads
+  /// is there: a gather of queries is between the two, and it moved behind that.
+  void takeCacheWrite(mlir::Operation *op);
   /// As launch(), with the cache write that waits, if there is one, beside it.
   void launchWithCacheWrite(mlir::Operation *op, const Kernel &kernel,
                             llvm::SmallVector<mlir::Value> operands,
@@ -120,7 +153,9 @@ private:
   ProgramOp program;
   const LoweringSite &where;
   const Gpu &gpu;
-  llvm::DenseMap<mlir::Value, RMSNormOp> putOff;
+  int64_t exchangeBlocks; ///< most blocks of a kernel that exchanges, or 0
+  mlir::Value peers; ///< the table, once something is exchanged
+  llvm::DenseMap<mlir::Value, Norm> putOff;
   std::optional<CacheWrite> cacheWrite;
   /// Attention whose splits expand_value combines.
   struct Splits {
@@ -129,7 +164,7 @@ private:
     mlir::Value partial, lse;
   };
   llvm::DenseMap<mlir::Value, Splits> uncombined; ///< by its value
-  llvm::DenseSet<mlir::Operation *> done; ///< sums that a producer did
+  llvm::DenseSet<mlir::Operation *> done; ///< what another op's lowering did
   llvm::DenseMap<std::pair<mlir::Attribute, mlir::Attribute>, mlir::Value>
       views; ///< of (weight, view)
   /// Rows in 16 bits, of (rows, norm, name of packRows()).

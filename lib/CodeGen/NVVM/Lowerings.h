@@ -19,6 +19,7 @@ llvm::ArrayRef<Lowering> linearLowerings(); ///< LinearLowerings.cpp
 llvm::ArrayRef<Lowering> attentionLowerings(); ///< AttentionLowerings.cpp
 llvm::ArrayRef<Lowering> expertLowerings(); ///< ExpertLowerings.cpp
 llvm::ArrayRef<Lowering> rowLowerings(); ///< RowLowerings.cpp
+llvm::ArrayRef<Lowering> collectiveLowerings(); ///< CollectiveLowerings.cpp
 
 //===--- Weights -------------------------------------------------------------===//
 

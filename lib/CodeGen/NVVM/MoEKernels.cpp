@@ -55,7 +55,7 @@ static Peers peersOf(KernelBuilder &k, V key) {
 /// loads from L2 and then, the second time, four matches. What bounds it is
 /// latency: three passes.
 Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
-                int64_t maxTokens, int64_t tileTokens) {
+                int64_t maxTokens, int64_t tileTokens, bool part) {
   int64_t maxPairs = maxTokens * topk;
   // As many warps as there are 32 pairs, and as fit with their counts.
   int64_t warps = 1;
@@ -67,6 +67,8 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
                                 maxPairs >= 4096 ? "many" : "few");
   if (tileTokens)
     name = kernelName(name, "tiles", tileTokens);
+  if (part)
+    name += "_part";
   Kernel kernel{name, "1"};
   if (exists(site, name))
     return kernel;
@@ -74,7 +76,7 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
                   ArrayRef<StringRef>{"read", "write", "write", "write", "write",
                                       "write"}
                       .take_front(tileTokens ? 6 : 5),
-                  1, {threads});
+                  part ? 2 : 1, {threads});
   Ptr counts = k.shared(warps * experts * 4), scratch = k.shared(32 * 4);
   Ptr indices = k.buffer(0), order = k.buffer(1), active = k.buffer(2);
   Ptr offsets = k.buffer(3), count = k.buffer(4);
@@ -99,8 +101,14 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
           es.push_back(
               k.loadI32(indices + k.to64(k.minimum(ps.back(), high - 1)) * 4));
         }
-        for (auto [p, e] : llvm::zip(ps, es))
-          body(p, p < high, e);
+        for (auto [p, e] : llvm::zip(ps, es)) {
+          V there = p < high;
+          if (part) { // choices of other groups' experts are not there
+            e = e - k.scalar32(1);
+            there = there & (e >= 0) & (e < experts);
+          }
+          body(p, there, e);
+        }
       });
     });
   };
@@ -179,18 +187,22 @@ Kernel moeGroup(KernelSite site, int64_t experts, int64_t topk,
 /// and loads all their summands at once: (topk + addends + 1) * 4 bytes a
 /// value, bound by memory, or latency for few tokens.
 Kernel moeCombine(KernelSite site, int64_t width, int64_t topk,
-                  int64_t addends) {
+                  int64_t addends, int64_t partOf) {
   unsigned each = width % 4 == 0 ? 4 : 1;
   int64_t threads =
       std::clamp<int64_t>(llvm::alignTo(width / each, 32), 32, 256);
   int64_t blocks = llvm::divideCeil(width / each, threads);
   std::string name = kernelName("moe_combine", width, topk, addends);
+  if (partOf)
+    name = kernelName(name, "part", partOf);
   Kernel kernel{name, "tokens * " + std::to_string(blocks)};
   if (exists(site, name))
     return kernel;
-  SmallVector<StringRef> access(3 + addends, "read");
+  const unsigned addendsAt = partOf ? 3 : 2;
+  SmallVector<StringRef> access(addendsAt + 1 + addends, "read");
   access.back() = "write";
-  KernelBuilder k(site.kernels, site.loc, name, access, 0, {threads});
+  KernelBuilder k(site.kernels, site.loc, name, access, partOf ? 1 : 0,
+                  {threads});
   k.gridWait();
   k.gridTrigger();
   V token = k.block() / blocks;
@@ -204,11 +216,18 @@ Kernel moeCombine(KernelSite site, int64_t width, int64_t topk,
     Vs weights;
     for (int64_t j = 0; j < topk; ++j) {
       V pair = token * topk + j;
-      summands.push_back(load(k.buffer(0), pair));
+      Vs &summand = summands.emplace_back(load(k.buffer(0), pair));
+      if (partOf) {
+        // What other groups' experts would have written is not there.
+        V id = k.loadI32(k.buffer(2) + k.to64(pair) * 4) - k.scalar32(0);
+        V mine = (id >= 0) & (id < partOf);
+        for (V &v : summand)
+          v = k.select(mine, v, k.f32(0));
+      }
       weights.push_back(k.loadF32(k.buffer(1) + k.to64(pair) * 4));
     }
     for (int64_t a = 0; a < addends; ++a)
-      extra.push_back(load(k.buffer(2 + a), token));
+      extra.push_back(load(k.buffer(addendsAt + a), token));
     Vs out(each, k.f32(0));
     for (unsigned i = 0; i < each; ++i) {
       for (int64_t j = 0; j < topk; ++j)
@@ -216,7 +235,7 @@ Kernel moeCombine(KernelSite site, int64_t width, int64_t topk,
       for (const Vs &more : extra)
         out[i] = out[i] + more[i];
     }
-    Ptr to = k.buffer(2 + addends) +
+    Ptr to = k.buffer(addendsAt + addends) +
              (k.to64(token) * (width * 4) + k.to64(column) * 4);
     if (each == 4)
       k.storeWords(to, out);

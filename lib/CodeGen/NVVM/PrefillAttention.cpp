@@ -36,10 +36,14 @@
 // Rows from the end of a sequence on are copies of its last row with probability 0, so
 // nothing unwritten is read.
 //
+// Of tokens that are spread over ranks a rank may have none that a token sees. A run
+// begins with a token that sees some and goes on over those that see none, whoever's
+// they are: their limit masks all rows, as that of tokens of other runs does. A block
+// whose tokens all see none has no run.
+//
 //===----------------------------------------------------------------------===//
 #include "AttentionPrefill.h"
-#include "KernelSupport.h"
-#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
+#include "PrefillBuilder.h"
 
 using namespace mlir;
 
@@ -51,120 +55,7 @@ bool canPrefill(const AttentionSpec &spec) {
          spec.latent <= 512 && width <= 576;
 }
 
-namespace {
-
-constexpr int64_t pairsOfBlock = 64, tileRows = 16, consumers = 256, producers = 128,
-                  threads = consumers + producers;
-static_assert(plan::pageTokens % tileRows == 0, "a tile is in one page");
-struct Prefill {
-  KernelBuilder &k;
-  const AttentionSpec &spec;
-  const Gpu &gpu;
-  bool fp8;
-  int64_t width, rowBytes, pitch, slotBytes;
-  int64_t slots;
-  int64_t steps;   ///< of 16 values of the contraction, a warp
-  int64_t nTiles;  ///< of 8 latent values, a warp
-  Ptr tiles, full, empty;
-  Ptr begins; ///< [slot][2]: of the run that a tile begins, rows and next token
-  Ptr own; ///< what the group has, at the offsets below
-  /// Of `own`: for each reader, partial scores [source][n-tile][lane][2], limits
-  /// [lane][2] (one used); probabilities [m-tile][lane][4], factors [tile's
-  /// parity][pair], flags [warp], the next run's token [warp], the barriers of
-  /// partial scores and of probabilities.
-  enum Own : int64_t {
-    Limits = 2048,
-    ReaderBytes = Limits + 256,
-    Weights = 4 * ReaderBytes,
-    Factors = Weights + 1024,
-    Flags = Factors + 256,
-    Next = Flags + 16,
-    ScoresIn = Next + 16,
-    WeightsIn = ScoresIn + 8,
-    OwnBytes = WeightsIn + 8
-  };
-  Ptr partialTo, partialFrom, weightsTo, weightsFrom; ///< of this lane
-  V lane, warp, group, quarter, g, t;
-  V tokens, firstPair, pageColumns, cacheScale;
-  Ptr keys, values; ///< of this lane in the first tile, for ldmatrix
-  Vs query;          ///< [m-tile][step][4]
-
-  Prefill(KernelBuilder &k, const AttentionSpec &spec, const Gpu &gpu)
-      : k(k), spec(spec), gpu(gpu), fp8(spec.cache == Format::FP8E4M3),
-        width(spec.latent + spec.rope) {
-    rowBytes = width * (fp8 ? 1 : 2);
-    pitch = rowBytes + 16;
-    slotBytes = tileRows * pitch;
-    slots = slotBytes > 10000 ? 4 : 8;
-    steps = width / 64;
-    nTiles = spec.latent / 32;
-  }
-  void build();
-
-private:
-  /// A run of tokens of one sequence in the block.
-  struct Run {
-    V pages; ///< index of the sequence's first page in the page table
-    V next;  ///< the token behind the run
-    V rows;  ///< most rows that one of its tokens attends to
-    V tiles() const { return rows.k->ceilDiv(rows, tileRows); }
-  };
-  int64_t accCount() const { return 2 * nTiles * 4; }
-
-  /// The block's first pair. Later tokens have more rows, so they come first.
-  V pairOfBlock() {
-    return (k.blocks() - 1 - readAnew(k, "ctaid")) * pairsOfBlock;
-  }
-  V lastToken() {
-    return k.minimum((pairOfBlock() + (pairsOfBlock - 1)) / spec.heads,
-                     tokens - 1);
-  }
-
-  void setUp();
-  void loadQuery();
-  Run runAt(V first);
-  void produce();
-  void consume();
-  void copy(const Run &run, V tile, V index, V page);
-  /// What a lane gives ldmatrix: its place `of` in a tile, plus the warp's part. The
-  /// sum is hidden from LLVM, which would take a register for each of its parts.
-  Ptr tileAt(V index, Ptr of, int64_t bytesOfQuarter) {
-    V offset = index % slots * slotBytes + quarter * bytesOfQuarter;
-    return of + k.inlinePTX("mov.b32 $0, $1;", "=r,r", k.i32Type(),
-                            {offset.value}, /*sideEffects=*/false);
-  }
-  void scores(V index, Vs &s);
-  void storePartial(ArrayRef<V> s);
-  Vs rescale(V index, ArrayRef<V> flag, ArrayRef<V> acc);
-  Vs loadWeights();
-  void output(V index, ArrayRef<V> a, Vs &acc);
-  Vs softmax(V index, ArrayRef<V> state);
-  void waitFull(V index) {
-    k.mbarrierWait(full + index % slots * 8, index / slots & 1);
-  }
-  void waitGroup(Ptr barrier, V index) {
-    k.mbarrierWait(barrier, index & 1);
-  }
-  void noteRun(V first, V begin);
-  std::pair<Vs, V> runBody(V first, V begin, ArrayRef<V> state);
-  void store(ArrayRef<V> state);
-  Vs mma(ArrayRef<V> a, ArrayRef<V> b, ArrayRef<V> c) {
-    return spec.cache == Format::BF16 ? k.mmaBF16(a, b, c) : k.mmaF16(a, b, c);
-  }
-  V pack(V low, V high) {
-    return spec.cache == Format::BF16 ? k.packBF16(low, high)
-                                      : k.packF16(low, high);
-  }
-  void setMaxRegisters(int64_t count, NVVM::SetMaxRegisterAction action) {
-    NVVM::SetMaxRegisterOp::create(k.b, uint32_t(count), action);
-  }
-  void arrive(Ptr barrier) {
-    k.syncWarp();
-    k.when(lane == 0, [&] { k.mbarrierArrive(barrier); });
-  }
-};
-
-void Prefill::setUp() {
+void PrefillBuilder::setUp() {
   tiles = k.shared(slots * slotBytes, 128);
   own = k.shared(2 * OwnBytes, 128);
   full = k.shared(slots * 8, 8);
@@ -207,7 +98,7 @@ void Prefill::setUp() {
 
 /// Queries as A fragments, times scale * log2(e). FP8: the contraction is permuted
 /// within 16 values, as pairs of bytes come out of the tiles.
-void Prefill::loadQuery() {
+void PrefillBuilder::loadQuery() {
   V last = tokens * spec.heads - 1;
   V factor = k.f32(spec.scale * 1.4426950408889634);
   for (int64_t mTile = 0; mTile < 2; ++mTile) {
@@ -233,11 +124,37 @@ void Prefill::loadQuery() {
   }
 }
 
+V PrefillBuilder::firstToken() {
+  V first = firstPair / spec.heads;
+  if (!spread)
+    return first;
+  V last = lastToken();
+  return k.loopWhile(
+      {first},
+      [&](ArrayRef<V> at) {
+        return (last >= at[0]) & (positions.read(k.minimum(at[0], last)) < 0);
+      },
+      [&](ArrayRef<V> at) { return Vs{at[0] + 1}; })[0];
+}
+
 /// The run from token `first` on.
-Prefill::Run Prefill::runAt(V first) {
-  Ptr positions = k.buffer(1), sequence = k.buffer(2);
+PrefillBuilder::Run PrefillBuilder::runAt(V first) {
+  Ptr sequence = k.buffer(2);
   V of = k.loadI32(sequence + first * 4);
   V last = lastToken();
+  if (spread) {
+    Vs end = k.loopWhile(
+        {first + 1, positions.read(first) + 1},
+        [&](ArrayRef<V> at) {
+          V token = k.minimum(at[0], last);
+          V same = k.loadI32(sequence + token * 4) == of;
+          return (last >= at[0]) & (same | (positions.read(token) < 0));
+        },
+        [&](ArrayRef<V> at) {
+          return Vs{at[0] + 1, k.maximum(at[1], positions.read(at[0]) + 1)};
+        });
+    return {of * pageColumns, end[0], end[1]};
+  }
   V next = k.loopWhile(
       {first + 1},
       [&](ArrayRef<V> at) {
@@ -245,12 +162,12 @@ Prefill::Run Prefill::runAt(V first) {
         return (last >= at[0]) & same;
       },
       [&](ArrayRef<V> at) { return Vs{at[0] + 1}; })[0];
-  return {of * pageColumns, next, k.loadI32(positions + (next - 1) * 4) + 1};
+  return {of * pageColumns, next, positions.read(next - 1) + 1};
 }
 
 /// Copies this warp's 4 rows of a tile, when its slot is empty. Behind the last row
 /// that one comes again: its scores are masked, and its values are finite.
-void Prefill::copy(const Run &run, V tile, V index, V page) {
+void PrefillBuilder::copy(const Run &run, V tile, V index, V page) {
   V slot = index % slots;
   k.mbarrierWait(empty + slot * 8, (index / slots & 1) ^ 1);
   Ptr barrier = full + slot * 8;
@@ -269,9 +186,9 @@ void Prefill::copy(const Run &run, V tile, V index, V page) {
   });
 }
 
-void Prefill::produce() {
+void PrefillBuilder::produce() {
   k.loopWhile(
-      {firstPair / spec.heads, k.i32(0)},
+      {firstToken(), k.i32(0)},
       [&](ArrayRef<V> now) { return lastToken() >= now[0]; },
       [&](ArrayRef<V> now) {
         Run run = runAt(now[0]);
@@ -298,180 +215,14 @@ void Prefill::produce() {
   });
 }
 
-/// s += this warp's part of the scores of tile `index`: [m-tile][n-tile][4].
-void Prefill::scores(V index, Vs &s) {
-  Ptr at = tileAt(index, keys, rowBytes / 4);
-  auto step = [&](int64_t i, ArrayRef<V> b) { // b: [n-tile][2]
-    for (int64_t mTile = 0; mTile < 2; ++mTile)
-      for (int64_t nTile = 0; nTile < 2; ++nTile) {
-        int64_t first = (mTile * 2 + nTile) * 4;
-        Vs d = mma(ArrayRef(query).slice((mTile * steps + i) * 4, 4),
-                   b.slice(2 * nTile, 2), ArrayRef(s).slice(first, 4));
-        llvm::copy(d, s.begin() + first);
-      }
-  };
-  if (!fp8) {
-    for (int64_t i = 0; i < steps; ++i)
-      step(i, k.ldmatrix(at + i * 32));
-    return;
-  }
-  for (int64_t i = 0; i < steps; i += 2) {
-    // The last chunk's neighbour is read, if not used: it is within the pitch.
-    Vs r = k.ldmatrix(at + i * 16);
-    for (int64_t j = 0; j < 2 && i + j < steps; ++j) {
-      Vs b;
-      for (int64_t nTile = 0; nTile < 2; ++nTile) {
-        V word = r[2 * j + nTile];
-        b.push_back(k.e4m3ToF16(word & 0xFFFF));
-        b.push_back(k.e4m3ToF16(word >> 16));
-      }
-      step(i + j, b);
-    }
-  }
-}
-
-/// Hands the partial scores to the warps that need them: warp r has pairs 8r to
-/// 8r + 7, half r % 2 of m-tile r / 2.
-void Prefill::storePartial(ArrayRef<V> s) {
-  // Two words at a time, as the products leave them in registers.
-  for (int64_t r = 0; r < 4; ++r)
-    for (int64_t nTile = 0; nTile < 2; ++nTile) {
-      int64_t first = r / 2 * 8 + nTile * 4 + r % 2 * 2;
-      k.storeWords(partialTo + (r * ReaderBytes + nTile * 256),
-                   {s[first], s[first + 1]});
-    }
-  arrive(own + ScoresIn);
-}
-
-/// acc times the factors that the softmax has left, if a warp of the group has any:
-/// those of the other warps are not stored.
-Vs Prefill::rescale(V index, ArrayRef<V> flag, ArrayRef<V> acc) {
-  SmallVector<Type> types(accCount(), k.f32Type());
-  return k.ifElse(
-      !((flag[0] | flag[1] | flag[2] | flag[3]) == 0), types,
-      [&] {
-        Vs out;
-        for (int64_t mTile = 0; mTile < 2; ++mTile) {
-          V f[2];
-          for (int64_t half = 0; half < 2; ++half) {
-            V stored =
-                k.loadF32(own + (index & 1) * 128 + g * 4 +
-                          (Factors + mTile * 64 + half * 32));
-            f[half] = k.select(flag[2 * mTile + half] == 0, k.f32(1), stored);
-          }
-          for (int64_t i = 0; i < nTiles * 4; ++i)
-            out.push_back(acc[mTile * nTiles * 4 + i] * f[i % 4 / 2]);
-        }
-        return out;
-      },
-      [&] { return Vs(acc); });
-}
-
-/// The probabilities as A fragments.
-Vs Prefill::loadWeights() {
-  Vs a;
-  for (int64_t mTile = 0; mTile < 2; ++mTile)
-    a.append(k.loadWords(weightsFrom + mTile * 512, 4));
-  return a;
-}
-
-/// acc += probabilities `a` * values of tile `index`.
-void Prefill::output(V index, ArrayRef<V> a, Vs &acc) {
-  Ptr at = tileAt(index, values, spec.latent / 4 * (fp8 ? 1 : 2));
-  auto product = [&](int64_t nTile, ArrayRef<V> b) {
-    for (int64_t mTile = 0; mTile < 2; ++mTile) {
-      int64_t first = (mTile * nTiles + nTile) * 4;
-      Vs d = mma(a.slice(4 * mTile, 4), b, ArrayRef(acc).slice(first, 4));
-      llvm::copy(d, acc.begin() + first);
-    }
-  };
-  if (!fp8) {
-    for (int64_t n = 0; n < nTiles; n += 2) {
-      Vs r = k.ldmatrix(at + n * 16, /*transposed=*/true);
-      product(n, ArrayRef(r).take_front(2));
-      product(n + 1, ArrayRef(r).drop_front(2));
-    }
-    return;
-  }
-  // A chunk of 16 values is two n-tiles: its even and its odd columns.
-  for (int64_t n = 0; n < nTiles; n += 4) {
-    Vs r = k.ldmatrix(at + n * 8, /*transposed=*/true);
-    for (int64_t c = 0; c < 2 && n + 2 * c < nTiles; ++c) {
-      V first = k.permuteBytes(r[2 * c], r[2 * c], 0x3120);
-      V second = k.permuteBytes(r[2 * c + 1], r[2 * c + 1], 0x3120);
-      product(n + 2 * c, {k.e4m3ToF16(first & 0xFFFF),
-                          k.e4m3ToF16(second & 0xFFFF)});
-      product(n + 2 * c + 1,
-              {k.e4m3ToF16(first >> 16), k.e4m3ToF16(second >> 16)});
-    }
-  }
-}
-
-/// Probabilities of 8 pairs and 16 rows of a tile: this lane has pair g, rows 2t,
-/// 2t + 1, 2t + 8 and 2t + 9. State: maximum, sum of this lane's.
-Vs Prefill::softmax(V index, ArrayRef<V> state) {
-  waitGroup(own + ScoresIn, index);
-  Vs parts[8];
-  for (int64_t i = 0; i < 8; ++i)
-    parts[i] = k.loadFloats(partialFrom + i * 256, 2);
-  V limit = k.loadI32(partialFrom + Limits);
-  Vs x;
-  for (int64_t nTile = 0; nTile < 2; ++nTile)
-    for (int64_t i = 0; i < 2; ++i)
-      x.push_back((parts[nTile][i] + parts[nTile + 2][i]) +
-                  (parts[nTile + 4][i] + parts[nTile + 6][i]));
-  V row = index * tileRows;
-  for (int64_t i = 0; i < 4; ++i) {
-    if (fp8)
-      x[i] = x[i] * cacheScale;
-    x[i] = k.select(limit > row + (i % 2 + i / 2 * 8), x[i],
-                    k.f32(-INFINITY));
-  }
-  V largest = k.maximum(k.maximum(x[0], x[1]), k.maximum(x[2], x[3]));
-  V rises = k.any(largest > state[0] + k.f32(6));
-  Vs now = k.ifElse(
-      rises, {k.f32Type(), k.f32Type()},
-      [&] {
-        // The lanes of a pair agree on a maximum.
-        V all = k.maximum(largest, k.shuffleXor(largest, 1));
-        all = k.maximum(all, k.shuffleXor(all, 2));
-        V maximum = k.select(all > state[0] + k.f32(6), all, state[0]);
-        V factor = k.exp2(state[0] - maximum);
-        k.when(t == 0, [&] {
-          k.store(own + (index & 1) * 128 + quarter * 32 + g * 4 + Factors,
-                  factor);
-        });
-        return Vs{maximum, state[1] * factor};
-      },
-      [&] { return Vs(state); });
-  V maximum = now[0], sum = now[1];
-  for (V &v : x)
-    v = k.exp2(v - maximum);
-  V low = pack(x[0], x[1]), high = pack(x[2], x[3]);
-  // The sum is of what the products see.
-  for (V word : {low, high}) {
-    auto [a, b] = spec.cache == Format::BF16 ? k.unpackBF16(word)
-                                             : k.unpackF16(word);
-    sum = sum + (a + b);
-  }
-  // a0 and a2, or a1 and a3, of an m-tile.
-  k.store(weightsTo, low);
-  k.store(weightsTo + 8, high);
-  k.when(lane == 0, [&] {
-    k.store(own + quarter * 4 + Flags, k.select(rises, k.i32(1), k.i32(0)));
-  });
-  arrive(own + WeightsIn);
-  return {maximum, sum};
-}
-
 /// Notes the limits of a run and the token behind it, while its first tile is there.
-void Prefill::noteRun(V first, V begin) {
+void PrefillBuilder::noteRun(V first, V begin) {
   V next = k.loadI32(begins + (begin % slots * 8 + 4));
   // Pair 8 * warp + lane / 4 of the block is this lane's in the softmax.
   V id = readAnew(k, "tid");
   V token = (pairOfBlock() + (id >> 2)) / spec.heads;
   V mine = (token >= first) & (token < next);
-  V limit = k.loadI32(k.buffer(1) + k.minimum(token, tokens - 1) * 4) + 1 +
+  V limit = positions.read(k.minimum(token, tokens - 1)) + 1 +
             begin * tileRows - (id & 3) * 2;
   k.store(partialFrom + Limits, k.select(mine, limit, k.i32(0)));
   k.store(own + quarter * 4 + Next, next);
@@ -479,7 +230,7 @@ void Prefill::noteRun(V first, V begin) {
 
 /// All tiles of the run of token `first`; the first has the number `begin`. State:
 /// maximum, sum, accumulators. Also returns the number behind the tiles.
-std::pair<Vs, V> Prefill::runBody(V first, V begin, ArrayRef<V> state) {
+std::pair<Vs, V> PrefillBuilder::runBody(V first, V begin, ArrayRef<V> state) {
   Vs s(16, k.f32(0));
   waitFull(begin);
   scores(begin, s);
@@ -514,13 +265,26 @@ std::pair<Vs, V> Prefill::runBody(V first, V begin, ArrayRef<V> state) {
   return {out, end};
 }
 
-void Prefill::store(ArrayRef<V> state) {
+void PrefillBuilder::store(ArrayRef<V> state) {
   V sum = state[1];
   sum = sum + k.shuffleXor(sum, 1);
   sum = sum + k.shuffleXor(sum, 2);
   k.barrier(k.i32(1), consumers); // factors of the last tiles have been read
   k.when(t == 0, [&] {
-    k.store(own + quarter * 32 + g * 4 + Factors, k.reciprocal(sum));
+    V factor = k.reciprocal(sum);
+    // With a row the sum is 1 at least.
+    V some = sum > k.f32(0);
+    if (spread)
+      factor = k.select(some, factor, k.f32(0));
+    k.store(own + quarter * 32 + g * 4 + Factors, factor);
+    if (!spec.lse)
+      return;
+    V lse = (state[0] + k.log2(sum)) * k.f32(naturalLog2);
+    if (spread)
+      lse = k.select(some, lse, k.f32(-infinity));
+    V pair = pairOfBlock() + (readAnew(k, "tid") >> 2);
+    k.when(pair < tokens * spec.heads,
+           [&] { k.store(k.buffer(8) + k.to64(pair) * 4, lse); });
   });
   k.barrier(k.i32(1), consumers);
   ArrayRef<V> acc = state.drop_front(2);
@@ -552,11 +316,13 @@ void Prefill::store(ArrayRef<V> state) {
     }
 }
 
-void Prefill::consume() {
+void PrefillBuilder::consume() {
+  // Before the queries, which would be spilled around its loop.
+  V first = firstToken();
   loadQuery();
   // State: the first token of the next run, tiles so far, maximum, sum,
   // accumulators.
-  Vs state{firstPair / spec.heads, k.i32(0), k.f32(-1e30), k.f32(0)};
+  Vs state{first, k.i32(0), k.f32(-1e30), k.f32(0)};
   state.append(accCount(), k.f32(0));
   Vs end = k.loopWhile(
       state, [&](ArrayRef<V> now) { return lastToken() >= now[0]; },
@@ -569,7 +335,7 @@ void Prefill::consume() {
   store(ArrayRef(end).drop_front(2));
 }
 
-void Prefill::build() {
+void PrefillBuilder::build() {
   setUp();
   pageColumns = k.scalar32(0);
   if (fp8)
@@ -589,24 +355,20 @@ void Prefill::build() {
       });
 }
 
-} // namespace
-
 AttentionKernels latentAttentionPrefill(KernelSite site,
                                         const AttentionSpec &spec) {
-  std::string name =
-      kernelName("latent_attention_prefill", formatName(spec.cache), spec.heads,
-                 spec.latent, spec.rope, nameOf(spec.scale));
+  std::string name = attentionName("latent_attention_prefill", spec);
   AttentionKernels out;
   out.first = {name, "ceildiv(tokens * " + std::to_string(spec.heads) + ", " +
-                         std::to_string(pairsOfBlock) + ")"};
+                         std::to_string(PrefillBuilder::pairsOfBlock) + ")"};
   out.partialRows = out.lseRows = "1";
   if (exists(site, name))
     return out;
-  KernelBuilder k(site.kernels, site.loc, name,
-                  {"read", "read", "read", "read", "read", "write",
-                   "write", "write"},
-                  spec.cache == Format::FP8E4M3 ? 3 : 2, {threads});
-  Prefill(k, spec, site.gpu).build();
+  KernelBuilder k(site.kernels, site.loc, name, attentionAccess(spec),
+                  (spec.cache == Format::FP8E4M3 ? 3 : 2) +
+                      (spec.ranks > 1 ? 1 : 0),
+                  {PrefillBuilder::threads});
+  PrefillBuilder(k, spec, site.gpu).build();
   k.finish();
   return out;
 }

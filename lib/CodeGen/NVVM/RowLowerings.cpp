@@ -46,12 +46,12 @@ static cost::Estimate norm(Operation *op, const LoweringSite &site,
   return rows(op, site, step);
 }
 
-/// Done by the linear or the experts whose result it adds.
+/// Done by the linear, the experts or the reduction whose result it adds.
 static cost::Estimate sum(Operation *op, const LoweringSite &site,
                           const cost::Step &step) {
   for (Value v : op->getOperands()) {
     Operation *producer = v.getDefiningOp();
-    if (v.hasOneUse() && isa_and_present<LinearOp, MoEOp>(producer))
+    if (v.hasOneUse() && isa_and_present<LinearOp, MoEOp, AllReduceOp>(producer))
       return {};
   }
   return rows(op, site, step);
@@ -63,6 +63,11 @@ static cost::Estimate cacheWrite(Operation *op, const LoweringSite &site,
   if (site.program.maxTokens == 1)
     return {};
   return rows(op, site, step);
+}
+
+/// Places of a rank's tokens: what reads positions computes them.
+static cost::Estimate shares(Operation *, const LoweringSite &, const cost::Step &) {
+  return {};
 }
 
 static cost::Estimate absorb(Operation *op, const LoweringSite &site,
@@ -99,13 +104,12 @@ ArrayRef<Lowering> nvvm::rowLowerings() {
       {"split", "mla.split", nothing, rows},
       {"rotary_embedding", "mla.rotary_embedding", nothing, rows},
       {"rope", "mla.rope", nothing, rows},
+      {"shard_batch", "mla.shard_batch", nothing, shares},
       {"latent_cache_write", "mla.latent_cache_write", refusesCacheWrite,
        cacheWrite},
       {"absorb_query", "mla.absorb_query", nothing, absorb},
       {"expand_value", "mla.expand_value", nothing, expand},
       {"route", "mla.route", needsPlainWeights, choice},
-      {"all_reduce_local", "mla.all_reduce", needsLocalCollective, rows},
-      {"all_gather_local", "mla.all_gather", needsLocalCollective, rows},
   };
   return list;
 }
@@ -118,7 +122,8 @@ ArrayRef<Lowering> nvvm::lowerings() {
   static const SmallVector<Lowering> all = [] {
     SmallVector<Lowering> list;
     for (ArrayRef<Lowering> part : {linearLowerings(), attentionLowerings(),
-                                    expertLowerings(), rowLowerings()})
+                                    expertLowerings(), rowLowerings(),
+                                    collectiveLowerings()})
       llvm::append_range(list, part);
     return list;
   }();

@@ -136,6 +136,22 @@ protected:
     return move(call);
   }
 
+  Status doLook(const Call &call) override {
+    for (size_t i = 0; i < peers.size(); ++i)
+      items[i] = {peers[i].fd ? peers[i].fd.get() : -1, POLLIN, 0};
+    if (poll(items.data(), items.size(), 0) <= 0)
+      return {};
+    for (size_t i = 0; i < peers.size(); ++i) {
+      Peer &peer = peers[i];
+      if (items[i].revents == 0)
+        continue;
+      MLA_RETURN_IF_ERROR(lookAhead(call, i));
+      if (peer.deaf)
+        return ended(call, static_cast<int>(i), closed);
+    }
+    return {};
+  }
+
   void doAbort(const Status &why) override { tell(why); }
 
 private:
@@ -264,15 +280,15 @@ private:
         got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
     if (nothing && !peer.deaf)
       return {};
-    if (got == static_cast<ssize_t>(sizeof header) &&
-        header.kind == Kind::Abort) {
+    bool whole = got == static_cast<ssize_t>(sizeof header);
+    if (whole && header.kind == Kind::Abort) {
       peer.in.start({});
       if (peer.pull() == Progress::Moved && peer.in.finished())
         return examine(call, i);
     }
     // It may end, or leave, when it has all that it needs. Part of a header is
     // not worth a state of its own: the next call reads it.
-    peer.deaf |= got <= 0;
+    peer.deaf |= got <= 0 || (whole && header.kind == Kind::Leave);
     peer.quiet = true;
     return peer.deaf && !peer.out.finished()
                ? ended(call, static_cast<int>(i), closed)

@@ -164,6 +164,15 @@ protected:
     });
   }
 
+  Status doLook(const Call &call) override {
+    if (group->isOver.load())
+      return group->reason();
+    for (size_t i = 0; i < group->slots.size(); ++i)
+      if (group->slots[i].left.load())
+        return ended(call, static_cast<int>(i), "left the group");
+    return {};
+  }
+
   void doAbort(const Status &why) override {
     group->finish(why);
     takeBack();

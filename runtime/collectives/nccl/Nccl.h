@@ -21,7 +21,7 @@ using Code = int; ///< ncclResult_t
 using Comm = struct CommTag *;
 
 /// Codes that are told apart here.
-enum : Code { Success = 0, InProgress = 7 };
+enum : Code { Success = 0, RemoteError = 6, InProgress = 7 };
 
 /// ncclDataType_t
 enum DataType : int { Float16 = 6, Float32 = 7, BFloat16 = 9 };
@@ -46,7 +46,21 @@ static_assert(sizeof(UniqueId) == 128);
   X(commGetAsyncError, ncclCommGetAsyncError, (Comm comm, Code * error))       \
   X(allReduce, ncclAllReduce,                                                  \
     (const void *from, void *to, size_t count, int type, int operation,        \
-     Comm comm, hal::cuda::Stream stream))
+     Comm comm, hal::cuda::Stream stream))                                     \
+  X(allGather, ncclAllGather,                                                  \
+    (const void *from, void *to, size_t count, int type, Comm comm,            \
+     hal::cuda::Stream stream))                                                \
+  X(reduceScatter, ncclReduceScatter,                                          \
+    (const void *from, void *to, size_t count, int type, int operation,        \
+     Comm comm, hal::cuda::Stream stream))                                     \
+  X(send, ncclSend,                                                            \
+    (const void *from, size_t count, int type, int peer, Comm comm,            \
+     hal::cuda::Stream stream))                                                \
+  X(receive, ncclRecv,                                                         \
+    (void *to, size_t count, int type, int peer, Comm comm,                    \
+     hal::cuda::Stream stream))                                                \
+  X(groupStart, ncclGroupStart, ())                                            \
+  X(groupEnd, ncclGroupEnd, ())
 
 /// The loaded library. It stays loaded: it has threads of its own.
 class Library {

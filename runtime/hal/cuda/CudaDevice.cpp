@@ -35,11 +35,12 @@ private:
 
 } // namespace
 
-Result<std::unique_ptr<Device>> CudaDevice::open(int ordinal,
-                                                 const std::string &library) {
-  MLA_ASSIGN_OR_RETURN(std::unique_ptr<Driver> driver, Driver::load(library));
-  std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(driver)));
-  MLA_RETURN_IF_ERROR(device->start(ordinal));
+Result<std::unique_ptr<Device>> CudaDevice::open(const Options &options) {
+  MLA_ASSIGN_OR_RETURN(std::unique_ptr<Driver> driver,
+                       Driver::load(options.library));
+  std::unique_ptr<CudaDevice> device(
+      new CudaDevice(std::move(driver), options));
+  MLA_RETURN_IF_ERROR(device->start(options.ordinal));
   return std::unique_ptr<Device>(std::move(device));
 }
 
@@ -50,7 +51,11 @@ Status CudaDevice::start(int ordinal) {
       check(driver->deviceGetCount(&count), "cuDeviceGetCount", attempt));
   if (ordinal < 0 || ordinal >= count)
     return unsupported("expected a GPU from 0 to " + std::to_string(count) +
-                       " (exclusive), found " + std::to_string(ordinal));
+                       " (exclusive), found " + std::to_string(ordinal) +
+                       (ranks && ordinal > 0
+                            ? " (each rank has a GPU of its own; --gpu 0 puts "
+                              "all of a process on one)"
+                            : ""));
   MLA_RETURN_IF_ERROR(
       check(driver->deviceGet(&device, ordinal), "cuDeviceGet", attempt));
   std::array<char, 256> text{};
@@ -78,6 +83,9 @@ CudaDevice::~CudaDevice() {
   if (!context)
     return;
   driver->ctxSetCurrent(context);
+  group.reset();
+  gathered.reset();
+  peers.reset();
   for (auto &[key, list] : recorded)
     if (list.exec)
       driver->graphExecDestroy(list.exec);
@@ -210,14 +218,12 @@ Status CudaDevice::read(const Buffer &buffer, uint64_t offset,
                                                       buffer.address() + offset,
                                                       to.size(), stream),
                               "cuMemcpyDtoHAsync", attempt));
-  return check(driver->streamSynchronize(stream), "cuStreamSynchronize",
-               attempt);
+  return finish(attempt);
 }
 
 Status CudaDevice::synchronize() {
   MLA_RETURN_IF_ERROR(enter());
-  return check(driver->streamSynchronize(stream), "cuStreamSynchronize",
-               "to wait for kernels");
+  return finish("to wait for kernels");
 }
 
 Result<DeviceFacts> CudaDevice::facts() {
@@ -235,6 +241,7 @@ Result<DeviceFacts> CudaDevice::facts() {
   facts.units = multiprocessors;
   facts.totalMemory = total;
   facts.freeMemory = free;
+  facts.exchange = exchangeText();
   facts.driver = "CUDA " + std::to_string(version / 1000) + "." +
                  std::to_string(version % 1000 / 10);
   return facts;

@@ -37,19 +37,22 @@ int capability(std::string_view target) {
 
 } // namespace
 
+static bool hasPeers(const plan::Kernel &kernel) {
+  return std::any_of(kernel.parameters.begin(), kernel.parameters.end(),
+                     [](const plan::Parameter &p) {
+                       return p.kind == plan::Parameter::Kind::Peers;
+                     });
+}
+
 Status CudaDevice::checkCollectives(const plan::Plan &plan) {
-  auto exchanges = [](const plan::Kernel &kernel) {
-    return kernel.collective != plan::Collective::None ||
-           std::any_of(kernel.parameters.begin(), kernel.parameters.end(),
-                       [](const plan::Parameter &p) {
-                         return p.kind == plan::Parameter::Kind::Peers;
-                       });
-  };
   for (const plan::Kernel &kernel : plan.kernels)
-    if (exchanges(kernel))
+    if (kernel.collective != plan::Collective::None &&
+        kernel.collective != plan::Collective::AllReduce &&
+        kernel.collective != plan::Collective::AllGather)
       return unsupported("the plan's " + std::to_string(plan.ranks.count) +
-                         " ranks exchange data (" + kernel.name +
-                         "): this runtime cannot exchange data between GPUs yet");
+                         " ranks exchange data by " +
+                         std::string(plan::collectiveName(kernel.collective)) +
+                         ", which GPUs do in kernels only");
   return {};
 }
 
@@ -107,6 +110,12 @@ CudaDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
     std::string of = path.string() + ": kernel '" + kernel.name + "' ";
     CudaModule::Kernel loaded;
     loaded.name = kernel.name;
+    loaded.collective = kernel.collective;
+    loaded.exchanges = hasPeers(kernel);
+    if (kernel.collective != plan::Collective::None) {
+      module->kernels.push_back(std::move(loaded));
+      continue;
+    }
     loaded.threads = static_cast<unsigned>(kernel.threads);
     loaded.sharedBytes = static_cast<unsigned>(kernel.sharedBytes);
     loaded.parameters = kernel.parameters.size();
@@ -116,6 +125,11 @@ CudaDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
       return invalid(path.string() + ": has no kernel '" + kernel.name + "'");
     MLA_RETURN_IF_ERROR(
         check(code, "cuModuleGetFunction", "to find kernel " + kernel.name));
+    // At once, not when it is first launched, which would wait for the kernels that
+    // run then.
+    if (ranks && driver->funcLoad)
+      MLA_RETURN_IF_ERROR(check(driver->funcLoad(loaded.function), "cuFuncLoad",
+                                "to load kernel " + kernel.name));
     std::string attempt = "to look at kernel " + kernel.name;
     int threads = 0, own = 0;
     MLA_RETURN_IF_ERROR(check(
@@ -168,6 +182,8 @@ CudaDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
     }
     module->kernels.push_back(std::move(loaded));
   }
+  MLA_RETURN_IF_ERROR(connect(plan));
+  module->table = peers ? peers->table() : 0;
   return std::unique_ptr<Module>(std::move(module));
 }
 

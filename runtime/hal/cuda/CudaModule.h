@@ -16,7 +16,9 @@ class CudaModule final : public Module {
 public:
   struct Kernel {
     std::string name;
-    cuda::Function function = nullptr;
+    cuda::Function function = nullptr; ///< Null if the runtime does it.
+    plan::Collective collective = plan::Collective::None;
+    bool exchanges = false; ///< Waits for other ranks.
     unsigned threads = 0, sharedBytes = 0;
     size_t parameters = 0;
   };
@@ -29,8 +31,11 @@ public:
     driver.moduleUnload(handle);
   }
 
+  uint64_t peers() const override { return table; }
+
   const cuda::ModuleHandle handle;
   std::vector<Kernel> kernels;
+  uint64_t table = 0; ///< Of the device's peers.
 
 private:
   const cuda::Driver &driver;

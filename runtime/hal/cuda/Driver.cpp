@@ -31,6 +31,8 @@ Result<std::unique_ptr<Driver>> Driver::load(const std::string &library) {
   driver->funcGetParamInfo =
       reinterpret_cast<decltype(driver->funcGetParamInfo)>(
           dlsym(driver->handle, "cuFuncGetParamInfo"));
+  driver->funcLoad = reinterpret_cast<decltype(driver->funcLoad)>(
+      dlsym(driver->handle, "cuFuncLoad"));
   if (Code code = driver->init(0); code != Success)
     return unsupported(
         "an NVIDIA GPU is needed" +

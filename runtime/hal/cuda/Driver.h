@@ -85,6 +85,8 @@ enum JitOption : int { JitErrorLogBuffer = 5, JitErrorLogBufferSizeBytes = 6 };
 
 constexpr unsigned streamNonBlocking = 1;
 constexpr unsigned hostAllocPortable = 1;
+constexpr unsigned hostRegisterPortable = 1, hostRegisterMapped = 2;
+constexpr unsigned ipcLazyEnablePeerAccess = 1;
 constexpr int captureThreadLocal = 1;
 constexpr unsigned programmaticStreamSerialization = 6;
 
@@ -98,6 +100,30 @@ struct LaunchAttribute {
   } value = {};
 };
 static_assert(sizeof(LaunchAttribute) == 72);
+
+/// CUipcMemHandle
+struct IpcHandle {
+  char bytes[64] = {};
+};
+
+/// CUDA_MEMCPY2D: rows of a pitch on a device. What is not used stays zero.
+struct Copy2D {
+  static constexpr int device = 2; ///< CUmemorytype
+  size_t fromX = 0, fromY = 0;
+  int fromType = device;
+  const void *fromHost = nullptr;
+  Address from = 0;
+  void *fromArray = nullptr;
+  size_t fromPitch = 0;
+  size_t toX = 0, toY = 0;
+  int toType = device;
+  void *toHost = nullptr;
+  Address to = 0;
+  void *toArray = nullptr;
+  size_t toPitch = 0;
+  size_t widthBytes = 0, height = 0;
+};
+static_assert(sizeof(Copy2D) == 128);
 
 /// CUlaunchConfig
 struct LaunchConfig {
@@ -141,15 +167,28 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(memHostAlloc, cuMemHostAlloc,                                              \
     (void **memory, size_t bytes, unsigned flags))                             \
   X(memFreeHost, cuMemFreeHost, (void *memory))                                \
+  X(memHostRegister, cuMemHostRegister_v2,                                     \
+    (void *memory, size_t bytes, unsigned flags))                              \
+  X(memHostUnregister, cuMemHostUnregister, (void *memory))                    \
+  X(memHostGetDevicePointer, cuMemHostGetDevicePointer_v2,                     \
+    (Address * address, void *memory, unsigned flags))                         \
+  X(ipcGetMemHandle, cuIpcGetMemHandle, (IpcHandle * handle, Address address)) \
+  X(ipcOpenMemHandle, cuIpcOpenMemHandle_v2,                                   \
+    (Address * address, IpcHandle handle, unsigned flags))                     \
+  X(ipcCloseMemHandle, cuIpcCloseMemHandle, (Address address))                 \
   X(memsetD8Async, cuMemsetD8Async,                                            \
     (Address address, unsigned char value, size_t count, Stream stream))       \
   X(memcpyHtoDAsync, cuMemcpyHtoDAsync_v2,                                     \
     (Address to, const void *from, size_t bytes, Stream stream))               \
   X(memcpyDtoHAsync, cuMemcpyDtoHAsync_v2,                                     \
     (void *to, Address from, size_t bytes, Stream stream))                     \
+  X(memcpyDtoDAsync, cuMemcpyDtoDAsync_v2,                                     \
+    (Address to, Address from, size_t bytes, Stream stream))                   \
+  X(memcpy2DAsync, cuMemcpy2DAsync_v2, (const Copy2D *copy, Stream stream))    \
   X(streamCreate, cuStreamCreate, (Stream * stream, unsigned flags))           \
   X(streamDestroy, cuStreamDestroy_v2, (Stream stream))                        \
   X(streamSynchronize, cuStreamSynchronize, (Stream stream))                   \
+  X(streamQuery, cuStreamQuery, (Stream stream))                               \
   X(streamBeginCapture, cuStreamBeginCapture_v2, (Stream stream, int mode))    \
   X(streamEndCapture, cuStreamEndCapture, (Stream stream, Graph * graph))      \
   X(graphInstantiate, cuGraphInstantiateWithFlags,                             \
@@ -198,6 +237,8 @@ public:
   /// From CUDA 12.4 on; null before.
   Code (*funcGetParamInfo)(Function function, size_t index, size_t *offset,
                            size_t *size) = nullptr;
+  /// Likewise.
+  Code (*funcLoad)(Function function) = nullptr;
 
   /// "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)".
   std::string describe(Code code) const;

@@ -22,12 +22,18 @@ Status CudaDevice::launch(const Module &module,
   LaunchAttribute early;
   early.id = programmaticStreamSerialization;
   early.value.programmaticStreamSerializationAllowed = 1;
-  bool first = true;
+  bool mayBeginEarly = false; // The first has nothing before it.
   std::vector<void *> parameters;
+  running = list;
   for (const Dispatch &dispatch : list) {
     if (dispatch.grid == 0)
       continue;
     const CudaModule::Kernel &kernel = kernels[dispatch.kernel];
+    if (kernel.collective != plan::Collective::None) {
+      MLA_RETURN_IF_ERROR(launchCollective(kernel.collective, dispatch));
+      mayBeginEarly = false;
+      continue;
+    }
     if (dispatch.grid > std::numeric_limits<int32_t>::max())
       return invalid("kernel '" + kernel.name + "': a grid has at most 2^31 - 1 "
                      "blocks, found " + std::to_string(dispatch.grid));
@@ -37,8 +43,8 @@ Status CudaDevice::launch(const Module &module,
     config.sharedBytes = kernel.sharedBytes;
     config.stream = stream;
     config.attributes = &early;
-    config.attributeCount = first ? 0 : 1;
-    first = false;
+    config.attributeCount = mayBeginEarly ? 1 : 0;
+    mayBeginEarly = !(kernel.exchanges && sharesDevice());
     parameters.clear();
     for (const uint64_t &argument : dispatch.arguments)
       parameters.push_back(const_cast<uint64_t *>(&argument));
@@ -97,21 +103,24 @@ Status CudaDevice::run(const Module &module, std::span<const Dispatch> list,
   if (key == 0)
     return launch(module, list);
   ++runs;
+  running = list;
   auto known = recorded.find(key);
-  if (known == recorded.end()) {
+  // With other ranks on this GPU nothing is launched before all have recorded it.
+  if (known == recorded.end() && !sharesDevice()) {
     MLA_RETURN_IF_ERROR(launch(module, list));
     evict();
     recorded[key].used = runs;
     return {};
   }
-  known->second.used = runs;
-  if (!known->second.exec) {
+  if (known == recorded.end() || !known->second.exec) {
     MLA_ASSIGN_OR_RETURN(GraphExec exec, record(module, list));
     evict(); // May erase others, not this one: it has no graph yet ...
     recorded[key] = {exec, runs}; // ... but may have been forgotten.
     ++graphs;
     known = recorded.find(key);
+    MLA_RETURN_IF_ERROR(meet("recording a step's kernels"));
   }
+  known->second.used = runs;
   return check(driver->graphLaunch(known->second.exec, stream), "cuGraphLaunch",
                "to run " + std::to_string(list.size()) + " recorded launches");
 }
@@ -123,6 +132,9 @@ Result<std::vector<double>> CudaDevice::time(const Module &module,
   std::string attempt =
       "to time " + std::to_string(list.size()) + " launches";
   MLA_ASSIGN_OR_RETURN(GraphExec exec, record(module, list));
+  // What other ranks need not do they may not be here for.
+  if (exchanges(module, list))
+    MLA_RETURN_IF_ERROR(meet("recording kernels to time"));
   // Everything is queued before anything is waited for, so that the GPU never
   // waits for the host between an event and what it measures.
   std::vector<Event> events(static_cast<size_t>(std::max(repeats, 0)) + 1);
@@ -136,8 +148,7 @@ Result<std::vector<double>> CudaDevice::time(const Module &module,
       MLA_RETURN_IF_ERROR(
           check(driver->eventRecord(event, stream), "cuEventRecord", attempt));
     }
-    MLA_RETURN_IF_ERROR(check(driver->streamSynchronize(stream),
-                              "cuStreamSynchronize", attempt));
+    MLA_RETURN_IF_ERROR(finish(attempt));
     std::vector<double> seconds;
     for (size_t i = 0; i + 1 < events.size(); ++i) {
       float milliseconds = 0;

@@ -89,6 +89,93 @@ TEST(Attention, OtherWholeTilesAndMoreTokensThanSplitsCompile) {
   });
 }
 
+/// The same over tokens that are spread over `ranks`, with the second result.
+AttentionSpec spread(AttentionSpec s, int64_t ranks) {
+  s.ranks = ranks;
+  s.lse = true;
+  return s;
+}
+
+/// Each form, for one token, for several, and for more tokens than splits.
+TEST(Attention, SpreadTokensCompileWithoutSpills) {
+  constexpr Format caches[] = {Format::BF16, Format::FP8E4M3, Format::F16};
+  for (auto [i, f] : llvm::enumerate(caches))
+    expectCompilesFor(gpusOf(i), [&, f = f](KernelSite site) {
+      latentAttention(site, spread(spec(64, 512, 64, f), 8));
+      latentAttention(site, spread(spec(64, 512, 64, f, 8), 8));
+      latentAttention(site, spread(spec(24, 512, 64, f, 8), 3));
+      latentAttention(site, spread(spec(8, 512, 64, f, 32), 2));
+      latentAttention(site, spread(spec(6, 128, 64, f, 512), 3));
+      latentAttention(site, spread(spec(9, 33, 6, f, 8), 3));
+    });
+  for (Format f : {Format::BF16, Format::FP8E4M3}) {
+    GpuCode code = compileFor(*lookupGpu("sm_90a"), [&](KernelSite site) {
+      latentAttentionSplit(site, spread(spec(64, 512, 64, f, 8), 8),
+                           DecodeForm::Deep);
+    });
+    for (const KernelResources &r : code.resources)
+      EXPECT_EQ(r.spillBytes, 0) << r.kernel;
+  }
+}
+
+/// What a launch has to give: an operand more with the second result, a scalar more
+/// with ranks, for both kernels; and they are others than those of all tokens.
+TEST(Attention, SpreadTokensTakeAnOperandAndAScalarMore) {
+  struct Signature {
+    std::string name;
+    size_t operands;
+    int64_t scalars;
+  };
+  auto signatures = [](const AttentionSpec &s) {
+    AttentionKernels kernels;
+    std::vector<Signature> out;
+    makeFor(
+        *lookupGpu("sm_120a"),
+        [&](KernelSite site) { kernels = latentAttention(site, s); },
+        [&](mlir::ModuleOp module) {
+          std::vector<std::string> names{kernels.first.name};
+          if (kernels.combine)
+            names.push_back(kernels.combine->name);
+          for (const std::string &name : names) {
+            auto f = module.lookupSymbol<mlir::LLVM::LLVMFuncOp>(name);
+            ASSERT_TRUE(f);
+            out.push_back(
+                {name, f->getAttrOfType<mlir::ArrayAttr>("mla.access").size(),
+                 f->getAttrOfType<mlir::IntegerAttr>("mla.scalars").getInt()});
+          }
+        });
+    return out;
+  };
+  for (Format cache : {Format::BF16, Format::FP8E4M3})
+    for (AttentionSpec s : {spec(8, 512, 64, cache), spec(3, 33, 6, cache)}) {
+      std::vector<Signature> whole = signatures(s), some = signatures(spread(s, 4));
+      AttentionSpec other = s;
+      other.lse = true;
+      std::vector<Signature> lse = signatures(other);
+      ASSERT_EQ(whole.size(), some.size());
+      ASSERT_EQ(whole.size(), lse.size());
+      for (size_t i = 0; i < whole.size(); ++i) {
+        EXPECT_EQ(some[i].operands, whole[i].operands + 1);
+        EXPECT_EQ(some[i].scalars, whole[i].scalars + 1);
+        EXPECT_EQ(lse[i].operands, whole[i].operands + 1);
+        EXPECT_EQ(lse[i].scalars, whole[i].scalars);
+        EXPECT_NE(some[i].name, whole[i].name);
+        EXPECT_NE(some[i].name, lse[i].name);
+        EXPECT_NE(whole[i].name, lse[i].name);
+        EXPECT_NE(some[i].name, signatures(spread(s, 8))[i].name);
+      }
+    }
+}
+
+/// What ranks found is merged first.
+TEST(Attention, SpreadTokensAreNotCombinedInExpand) {
+  const Gpu &gpu = *lookupGpu("sm_120a");
+  HeadShape shape{8, 128, 64, 128, 512};
+  AttentionSpec s = spec(8, 512, 64, Format::BF16);
+  EXPECT_TRUE(canCombineInExpand(s, DecodeForm::Narrow, shape, gpu));
+  EXPECT_FALSE(canCombineInExpand(spread(s, 2), DecodeForm::Narrow, shape, gpu));
+}
+
 /// One stage more than SM120 has shared memory for.
 TEST(Attention, TheDeepFormIsForMoreSharedMemory) {
   for (Format cache : {Format::BF16, Format::FP8E4M3}) {

@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Harness.h"
+#include "lib/CodeGen/NVVM/SideBySide.h"
 
 using namespace mla;
 using namespace mla::nvvm;
@@ -21,6 +22,32 @@ TEST(Cache, Compile) {
         for (Format norm : {Format::F32, Format::BF16, Format::F16})
           latentCacheWrite(site, latent, rope, norm, cache, 1e-6,
                            latent != 64);
+  });
+}
+
+/// A rank writes its tokens' rows alone: one scalar more, alone and beside another
+/// kernel.
+TEST(Cache, SpreadTokensCompile) {
+  expectCompiles([](KernelSite site) {
+    for (int64_t ranks : {2, 3, 8})
+      for (Format cache : {Format::BF16, Format::F16, Format::FP8E4M3}) {
+        auto scalars = [&](const Kernel &kernel) {
+          return site.kernels
+              .lookupSymbol<mlir::LLVM::LLVMFuncOp>(kernel.name)
+              ->getAttrOfType<mlir::IntegerAttr>("mla.scalars")
+              .getInt();
+        };
+        Kernel all = latentCacheWrite(site, 512, 64, Format::BF16, cache, 1e-6, true);
+        Kernel some =
+            latentCacheWrite(site, 512, 64, Format::BF16, cache, 1e-6, true, ranks);
+        EXPECT_NE(some.name, all.name);
+        EXPECT_EQ(scalars(some), scalars(all) + 1);
+        latentCacheWrite(site, 21, 6, Format::F32, cache, 1e-6, false, ranks);
+        Kernel query = absorbQuery(site, {8, 128, 64, 128, 512}, true, 1);
+        std::optional<Kernel> both = sideBySide(site, query, some);
+        ASSERT_TRUE(both);
+        EXPECT_EQ(scalars(*both), scalars(query) + scalars(some));
+      }
   });
 }
 

@@ -92,9 +92,14 @@ TEST(MoE, Compile) {
         for (int64_t tile : {0, 128})
           moeGroup(site, experts, std::min<int64_t>(experts, 8), maxTokens,
                    tile);
+    // A rank's group of experts: fewer than a token's choices, too.
+    for (int64_t experts : {2, 48})
+      for (int64_t tile : {0, 128})
+        moeGroup(site, experts, 8, 64, tile, /*part=*/true);
     for (int64_t width : {1, 30, 7168})
       for (int64_t addends : {0, 1, 2})
-        moeCombine(site, width, 8, addends);
+        for (int64_t partOf : {0, 48})
+          moeCombine(site, width, 8, addends, partOf);
   });
 }
 

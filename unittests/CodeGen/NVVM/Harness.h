@@ -71,6 +71,14 @@ inline GpuCode compileFor(const Gpu &gpu,
   return *std::move(code);
 }
 
+/// Any GPU from compute capability 9.0 on: the driver compiles plain sm_90 for
+/// it, which sm_90a is not. For kernels that the runtime carries.
+inline Gpu anyGpu() {
+  Gpu gpu = *lookupGpu("sm_90a");
+  gpu.name = "sm_90";
+  return gpu;
+}
+
 using Names = std::vector<const char *>;
 inline const Names bothGpus = {"sm_120a", "sm_90a"};
 /// The GPUs for which large kernels are compiled in number `i` of their formats:

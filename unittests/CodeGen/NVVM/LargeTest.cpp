@@ -110,6 +110,25 @@ TEST(Large, AttentionCompiles) {
     });
 }
 
+/// Tokens spread over ranks, of which a rank may have none.
+TEST(Large, AttentionOverSpreadTokensCompiles) {
+  constexpr Format caches[] = {Format::FP8E4M3, Format::BF16, Format::F16};
+  for (auto [i, f] : llvm::enumerate(caches))
+    expectFits(gpusOf(i), [&, f = f](KernelSite site) {
+      for (auto [heads, ranks] : {std::pair<int64_t, int64_t>(128, 8), {6, 3}}) {
+        AttentionSpec spec = attentionOf(f, heads, 512, 64);
+        std::string whole = latentAttentionPrefill(site, spec).first.name;
+        spec.ranks = ranks;
+        spec.lse = true;
+        EXPECT_NE(latentAttentionPrefill(site, spec).first.name, whole);
+      }
+      AttentionSpec spec = attentionOf(f, 4, 192, 0);
+      spec.ranks = 2;
+      spec.lse = true;
+      latentAttentionPrefill(site, spec);
+    });
+}
+
 TEST(Large, AttentionKnowsItsSizes) {
   EXPECT_TRUE(canPrefill(attentionOf(Format::BF16, 64, 512, 64)));
   EXPECT_TRUE(canPrefill(attentionOf(Format::BF16, 3, 64, 0)));

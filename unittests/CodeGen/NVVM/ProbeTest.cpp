@@ -15,14 +15,6 @@ using namespace mla::nvvm::test;
 
 namespace {
 
-/// Any GPU from compute capability 9.0 on: the driver compiles plain sm_90 for
-/// it, which sm_90a is not.
-Gpu anyGpu() {
-  Gpu gpu = *lookupGpu("sm_90a");
-  gpu.name = "sm_90";
-  return gpu;
-}
-
 TEST(Probe, FilesKernelsAreWhatIsMadeNow) {
   GpuCode code = compileFor(anyGpu(), probeKernels);
   ASSERT_FALSE(code.ptx.empty());

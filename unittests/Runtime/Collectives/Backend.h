@@ -61,10 +61,30 @@ public:
   virtual std::vector<Outcome> wait() = 0;
 };
 
+/// What a backend may lack. Tests that need it are skipped, or expect less.
+enum class Feature {
+  OrderedSums, ///< f32 in the order of ranks; else within a tolerance
+  Moves,       ///< reduceScatter(), allToAll()
+  Bytes,       ///< onHost()
+  OneRank,
+  SeveralGroups,    ///< at the same time in one process
+  DifferencesFound, ///< of ranks that make different calls
+  Leaving,          ///< a rank may end while others go on
+  MissingNamed,     ///< who does not come; else only that somebody does not
+  AllMissingNamed,  ///< else one of them
+  CallsNamed        ///< in errors of ranks that ended; else only the rank
+};
+
 class Backend {
 public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;
+  virtual bool has(Feature feature) const { return true; }
+  virtual int mostRanks() const { return 1024; }
+  /// Why it cannot be used here, or "".
+  virtual std::string unusable() const { return ""; }
+  /// Until a rank learns that another has ended.
+  virtual double secondsToNotice() const { return 5; }
   /// Whether a rank can be killed.
   virtual bool hasProcesses() const { return false; }
   /// All-reduces of a few kilobytes that the suite may run in a row.
@@ -72,7 +92,7 @@ public:
   virtual std::unique_ptr<Ongoing> start(int ranks, const Body &body) = 0;
 };
 
-/// Those that this machine can run.
+/// Those that the program is for.
 const std::vector<Backend *> &backends();
 
 } // namespace mla::testing

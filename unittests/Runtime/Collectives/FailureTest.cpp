@@ -32,14 +32,16 @@ void expectErrors(const std::vector<Outcome> &outcomes, int except,
   }
 }
 
+using Failures = Ranks;
+
 Status reduce(Member &member, int64_t count, const std::string &what) {
   std::vector<float> x(static_cast<size_t>(count), 1.0f), y(x.size());
   return member.allReduce(x.data(), y.data(), count, what);
 }
 
-TEST_P(Ranks, ALateRankIsWaitedFor) {
-  runWell(3, [](Member &member) -> Status {
-    for (int late = 0; late < 3; ++late) {
+TEST_P(Failures, ALateRankIsWaitedFor) {
+  runWell(atMost(3), [](Member &member) -> Status {
+    for (int late = 0; late < member.size(); ++late) {
       if (member.rank() == late)
         sleepFor(150);
       MLA_RETURN_IF_ERROR(reduce(member, 5, "small"));
@@ -51,23 +53,28 @@ TEST_P(Ranks, ALateRankIsWaitedFor) {
   });
 }
 
-TEST_P(Ranks, ARankThatDoesNotComeIsNamed) {
-  auto outcomes = run(4, [](Member &member) -> Status {
+TEST_P(Failures, ARankThatDoesNotComeIsNamed) {
+  int ranks = atMost(4), absent = std::min(2, ranks - 1);
+  auto outcomes = run(ranks, [absent](Member &member) -> Status {
     member.setTimeout(std::chrono::milliseconds(300));
     MLA_RETURN_IF_ERROR(member.barrier("begin"));
-    if (member.rank() == 2) {
+    if (member.rank() == absent) {
       sleepFor(1000);
       // The others have given up: that is what it finds, at once.
       member.setTimeout(std::chrono::seconds(60));
     }
     return reduce(member, 7, "layers.3.o_proj, step 12");
   });
-  expectErrors(
-      outcomes, -1, 5,
-      {"waited 0.3 s for rank 2", "all-reduce layers.3.o_proj, step 12"});
+  if (!backend().has(Feature::MissingNamed))
+    expectErrors(outcomes, -1, 5, {"waited", "for other ranks"});
+  else
+    expectErrors(outcomes, -1, 5,
+                 {"waited 0.3 s for rank " + std::to_string(absent),
+                  "all-reduce layers.3.o_proj, step 12"});
 }
 
-TEST_P(Ranks, SeveralThatDoNotComeAreNamed) {
+TEST_P(Failures, SeveralThatDoNotComeAreNamed) {
+  MLA_NEEDS(MissingNamed);
   auto outcomes = run(4, [](Member &member) -> Status {
     if (member.rank() == 2 || member.rank() == 3)
       sleepFor(600);
@@ -75,10 +82,14 @@ TEST_P(Ranks, SeveralThatDoNotComeAreNamed) {
       member.setTimeout(std::chrono::milliseconds(250));
     return reduce(member, 200'000, "x");
   });
-  expectErrors(outcomes, -1, 5, {"for ranks 2 and 3 in all-reduce x"});
+  if (backend().has(Feature::AllMissingNamed))
+    expectErrors(outcomes, -1, 5, {"for ranks 2 and 3 in all-reduce x"});
+  else
+    expectErrors(outcomes, -1, 5, {"s for rank ", " in all-reduce x"});
 }
 
-TEST_P(Ranks, ARankThatLeavesIsNamed) {
+TEST_P(Failures, ARankThatLeavesIsNamed) {
+  MLA_NEEDS(Leaving);
   for (int64_t count : {3, 500'000}) {
     auto outcomes = run(3, [count](Member &member) -> Status {
       MLA_RETURN_IF_ERROR(reduce(member, count, "first"));
@@ -90,9 +101,9 @@ TEST_P(Ranks, ARankThatLeavesIsNamed) {
   }
 }
 
-TEST_P(Ranks, ARankThatGivesUpTellsWhy) {
+TEST_P(Failures, ARankThatGivesUpTellsWhy) {
   for (int64_t count : {3, 500'000}) {
-    auto outcomes = run(4, [count](Member &member) -> Status {
+    auto outcomes = run(atMost(4), [count](Member &member) -> Status {
       MLA_RETURN_IF_ERROR(reduce(member, count, "first"));
       if (member.rank() == 1) {
         sleepFor(100);
@@ -109,7 +120,7 @@ TEST_P(Ranks, ARankThatGivesUpTellsWhy) {
   }
 }
 
-TEST_P(Ranks, AnErrorStays) {
+TEST_P(Failures, AnErrorStays) {
   auto outcomes = run(2, [](Member &member) -> Status {
     if (member.rank() == 1)
       member.abort(exhausted("first"));
@@ -124,7 +135,8 @@ TEST_P(Ranks, AnErrorStays) {
   expectErrors(outcomes, -1, 5, {"rank 1 gave up: first"});
 }
 
-TEST_P(Ranks, CallsThatDifferAreNamed) {
+TEST_P(Failures, CallsThatDifferAreNamed) {
+  MLA_NEEDS(DifferencesFound);
   // In size; both where memory is copied and where it is read in place.
   for (int64_t count : {3, 500'000}) {
     auto outcomes = run(3, [count](Member &member) {
@@ -149,12 +161,11 @@ TEST_P(Ranks, CallsThatDifferAreNamed) {
   expectErrors(outcomes, -1, 5, {"all-gather x", "all-reduce x"});
 }
 
-TEST_P(Ranks, WrongArgumentsEndTheGroup) {
+TEST_P(Failures, WrongArgumentsEndTheGroup) {
+  MLA_NEEDS(Bytes);
   auto outcomes = run(2, [](Member &member) -> Status {
     collectives::Collectives *host = member.onHost();
     std::byte bytes[4] = {};
-    if (!host)
-      return invalid("rank 1 gave up: there is no rank 2");
     return member.rank() == 1 ? host->broadcast(bytes, 2, "x")
                               : host->broadcast(bytes, 1, "x");
   });
@@ -169,12 +180,12 @@ void killAfter(int milliseconds) {
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-TEST_P(Ranks, AProcessThatIsKilledIsNamed) {
+TEST_P(Failures, AProcessThatIsKilledIsNamed) {
   if (!backend().hasProcesses())
     GTEST_SKIP() << "ranks are no processes";
   // In the middle of small and of large messages, and between calls.
   for (int64_t count : {100, 2'000'000}) {
-    auto outcomes = run(4, [count](Member &member) -> Status {
+    auto outcomes = run(atMost(4), [count](Member &member) -> Status {
       MLA_RETURN_IF_ERROR(member.barrier("begin"));
       if (member.rank() == 1)
         killAfter(150);
@@ -182,20 +193,85 @@ TEST_P(Ranks, AProcessThatIsKilledIsNamed) {
         MLA_RETURN_IF_ERROR(reduce(member, count, "layers.0.mlp"));
     });
     EXPECT_TRUE(outcomes[1].died);
-    expectErrors(outcomes, 1, 5, {"rank 1 ended", "all-reduce layers.0.mlp"});
+    expectErrors(outcomes, 1, backend().secondsToNotice(),
+                 {"rank 1 ended", backend().has(Feature::CallsNamed)
+                                      ? "all-reduce layers.0.mlp"
+                                      : "waited for it in"});
   }
-  auto outcomes = run(3, [](Member &member) -> Status {
+  int last = atMost(3) - 1;
+  auto outcomes = run(last + 1, [last](Member &member) -> Status {
     MLA_RETURN_IF_ERROR(member.barrier("begin"));
-    if (member.rank() == 2)
+    if (member.rank() == last)
       killAfter(1);
     // Rank 0 waits for it, rank 1 is busy with something else.
     if (member.rank() != 0)
       sleepFor(300);
     return member.barrier("end");
   });
-  EXPECT_TRUE(outcomes[2].died);
-  expectErrors(outcomes, 2, 5, {"rank 2 ended", "barrier end"});
+  EXPECT_TRUE(outcomes[static_cast<size_t>(last)].died);
+  expectErrors(outcomes, last, 5,
+               {"rank " + std::to_string(last) + " ended", "barrier end"});
+}
+
+TEST_P(Failures, WhoEndsIsSeenWithoutACall) {
+  MLA_NEEDS(Bytes);
+  bool killed = backend().hasProcesses();
+  auto outcomes = run(3, [killed](Member &member) -> Status {
+    collectives::Collectives *host = member.onHost();
+    MLA_RETURN_IF_ERROR(member.barrier("begin"));
+    if (member.rank() == 1) // What it sends now is for later.
+      return reduce(member, 1000, "ahead");
+    if (member.rank() == 2) {
+      sleepFor(200);
+      if (killed)
+        raise(SIGKILL);
+      member.abort(numericError("NaN"));
+      return host->look("kernels");
+    }
+    for (int i = 0; i < 100; ++i) {
+      MLA_RETURN_IF_ERROR(host->look("kernels"));
+      sleepFor(50);
+    }
+    return {};
+  });
+  expectErrors(outcomes, 2, 4, {"rank 2"});
+}
+
+TEST_P(Failures, WhoSeesAnEndTellsTheOthersWhose) {
+  MLA_NEEDS(Bytes);
+  auto outcomes = run(3, [](Member &member) -> Status {
+    MLA_RETURN_IF_ERROR(member.barrier("begin"));
+    if (member.rank() == 1) {
+      member.abort(numericError("NaN"));
+      return member.barrier("end");
+    }
+    // Rank 2 looks when both have ended.
+    sleepFor(member.rank() == 0 ? 100 : 600);
+    return member.onHost()->look("kernels");
+  });
+  expectErrors(outcomes, -1, 4, {"rank 1 gave up: NaN"});
+}
+
+TEST_P(Failures, LookingTakesNothingAway) {
+  MLA_NEEDS(Bytes);
+  runWell(3, [](Member &member) -> Status {
+    collectives::Collectives *host = member.onHost();
+    for (int64_t count : {3, 300'000}) {
+      if (member.rank() == 0)
+        for (int i = 0; i < 20; ++i) {
+          MLA_RETURN_IF_ERROR(host->look("kernels"));
+          sleepFor(5);
+        }
+      MLA_RETURN_IF_ERROR(reduce(member, count, "x"));
+      MLA_RETURN_IF_ERROR(host->look("kernels"));
+    }
+    return member.barrier("the end");
+  });
 }
 
 } // namespace
+
+INSTANTIATE_TEST_SUITE_P(All, Failures, ::testing::ValuesIn(backends()),
+                         [](const auto &info) { return info.param->name(); });
+
 } // namespace mla::testing

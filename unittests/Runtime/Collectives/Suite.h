@@ -7,11 +7,19 @@
 #define MLA_UNITTESTS_RUNTIME_COLLECTIVES_SUITE_H
 
 #include "Backend.h"
+#include <algorithm>
 #include <cmath>
 #include <gtest/gtest.h>
+#include <initializer_list>
+#include <iostream>
 #include <limits>
 #include <ostream>
 #include <thread>
+
+/// Skips a test if the backend lacks what it is about.
+#define MLA_NEEDS(feature)                                                     \
+  if (!backend().has(Feature::feature))                                        \
+  GTEST_SKIP() << backend().name() << " has no " #feature
 
 namespace mla::testing {
 
@@ -22,7 +30,24 @@ inline void PrintTo(Backend *backend, std::ostream *out) {
 
 class Ranks : public ::testing::TestWithParam<Backend *> {
 protected:
+  void SetUp() override {
+    if (std::string why = backend().unusable(); !why.empty())
+      GTEST_SKIP() << why;
+  }
   Backend &backend() const { return *GetParam(); }
+
+  /// Of `numbers` of ranks those that the backend can have; says what it left out.
+  std::vector<int> some(std::initializer_list<int> numbers) const {
+    std::vector<int> possible;
+    for (int ranks : numbers)
+      if (ranks <= backend().mostRanks())
+        possible.push_back(ranks);
+      else
+        std::cout << backend().name() << ": not with " << ranks << " ranks\n";
+    return possible;
+  }
+  /// `ranks`, or as many as there can be.
+  int atMost(int ranks) const { return std::min(ranks, backend().mostRanks()); }
 
   std::vector<Outcome> run(int ranks, const Body &body) const {
     return backend().start(ranks, body)->wait();
@@ -50,6 +75,9 @@ inline float valueOf(int rank, int64_t place, int round = 0) {
   return static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-24f;
 }
 
+/// How far sums of them in another order may be from those in the order of ranks.
+constexpr float sumTolerance = 1e-3f;
+
 /// What all ranks must find, to the bit.
 inline float sumOf(int ranks, int64_t place, int round = 0) {
   float sum = valueOf(0, place, round);
@@ -73,13 +101,15 @@ struct Output {
   float operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
   int64_t count() const { return static_cast<int64_t>(values.size() - guards); }
 
-  /// `expected` is what must stand at a place. Of large ones some are looked
-  /// at.
+  /// `expected` is what must stand at a place, or `tolerance` from it. Of large ones
+  /// some are looked at.
   template <typename Expected>
-  Status check(const std::string &what, const Expected &expected) const {
+  Status check(const std::string &what, const Expected &expected,
+               float tolerance = 0) const {
     int64_t stride = count() > 100'000 ? 61 : 1;
     for (int64_t i = 0; i < count(); ++i) {
-      if (!(values[static_cast<size_t>(i)] == expected(i)))
+      if (!(std::abs(values[static_cast<size_t>(i)] - expected(i)) <=
+            tolerance))
         return internalError(what + ": at " + std::to_string(i) + " expected " +
                              std::to_string(expected(i)) + ", found " +
                              std::to_string(values[static_cast<size_t>(i)]));

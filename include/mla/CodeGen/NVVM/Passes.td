@@ -48,7 +48,10 @@ def LowerToNVVMPass : Pass<"mla-lower-to-nvvm", "::mlir::ModuleOp"> {
     Option<"maxContext", "max-context", "int64_t", "131072",
            "Most tokens of a sequence">,
     Option<"activations", "activations", "std::string", "\"16bit\"",
-           "16bit or fp4">
+           "16bit or fp4">,
+    Option<"exchangeBlocks", "exchange-blocks", "int64_t", "0",
+           "Most blocks of a kernel that waits for other ranks; 0: so many that those "
+           "of all ranks fill half of one GPU">
   ];
   let statistics = [
     Statistic<"numKernels", "kernels", "Kernels made">,
