@@ -46,7 +46,8 @@ std::vector<Case> casesOf(bool nccl) {
   std::vector<Case> all;
   for (int64_t rows : rowCounts) {
     for (const char *name :
-         {"fused", "one_shot_residual", "one_shot_residual+norm",
+         {"fused", "one_shot_residual", "one_shot_pull_residual",
+          "two_shot_pull_residual", "one_shot_residual+norm",
           "one_shot+add+norm", "two_shot_residual", "two_shot_residual+norm",
           "copy", "add+norm"})
       all.push_back({name, rows, rows * width * 2});
@@ -188,8 +189,10 @@ private:
       return addAndNorm(rows);
     }
     bool once = c.name.starts_with("one_shot");
-    MLA_RETURN_IF_ERROR(launch(once ? Kernel::OneShotRows : Kernel::TwoShotRows,
-                               {x, residual, sums}, rows));
+    bool pull = c.name.find("_pull") != std::string::npos;
+    Kernel kernel = once ? (pull ? Kernel::OneShotPullRows : Kernel::OneShotRows)
+                         : (pull ? Kernel::TwoShotPullRows : Kernel::TwoShotRows);
+    MLA_RETURN_IF_ERROR(launch(kernel, {x, residual, sums}, rows));
     if (c.name.ends_with("+norm"))
       return launch(Kernel::RmsNorm, {sums, weight, normed}, rows);
     return {};

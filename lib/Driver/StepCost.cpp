@@ -298,6 +298,24 @@ Result<ExchangeCost> mla::exchangesOf(const StepGraph &graph, const WorkCost &wo
   return sum;
 }
 
+/// What may exchange here: what the command line leaves, and NCCL alone where kernels
+/// are refused for what they need.
+static ExchangeBy exchangeByOf(const StepGraph &graph, const StepSite &at) {
+  if (at.site.exchange != ExchangeBy::Cost)
+    return at.site.exchange;
+  for (const OpGroup &group : graph.groups()) {
+    if (!isa<AllReduceOp, AllReduceRMSNormOp, AllGatherOp>(group.op))
+      continue;
+    Selection selection = select(at.on.target(), group.op, at.site, at.overrides);
+    if (selection.chosen() &&
+        llvm::none_of(selection.candidates, [](const Candidate &c) {
+          return c.estimate && !c.lowering->name.ends_with("_nccl");
+        }))
+      return ExchangeBy::Nccl;
+  }
+  return ExchangeBy::Cost;
+}
+
 StepCost mla::stepCost(const StepGraph &plain, const StepGraph *fused,
                        const StepSite &at, const cost::Model &model,
                        const cost::Step &step, std::optional<int64_t> launches) {
@@ -316,7 +334,7 @@ StepCost mla::stepCost(const StepGraph &plain, const StepGraph *fused,
   best.work.launches += unseen;
   if (!fused)
     return best;
-  ExchangeBy by = at.site.exchange;
+  ExchangeBy by = exchangeByOf(*fused, at);
   for (ExchangeMethod method : exchangeMethods()) {
     if (!isAllowed(method, by))
       continue;

@@ -19,9 +19,10 @@ struct GpuChoice {
   p2p::Path path = p2p::Path::Any;
 };
 
-/// The host for a plan of the host, which computes on `pool`; else the GPU `gpu`. `pool` must outlive the device, and so must `collectives`, by which this
-/// rank exchanges data with the others; null if there are none. Unsupported if there
-/// is no such GPU; whether the kernels fit the device is for Device::load() to say.
+/// The host for a plan of the host, which computes on `pool`; else the GPU `gpu`.
+/// `pool` must outlive the device, and so must `collectives`, by which this rank
+/// exchanges data with the others; null if there are none. Unsupported if there is no
+/// such GPU; whether the kernels fit the device is for Device::load() to say.
 Result<std::unique_ptr<Device>>
 openDevice(const plan::Plan &plan, runtime::ThreadPool &pool,
            collectives::Collectives *collectives = nullptr, GpuChoice gpu = {});

@@ -41,6 +41,9 @@ struct NcclFigures {
 };
 Result<NcclFigures> measureNccl(Gpus &gpus, const std::string &file);
 
+/// All-reduces by kernels of plans among all GPUs, which reach each other's memory.
+Result<std::vector<CollectiveTime>> measureExchanges(Gpus &gpus);
+
 /// To four digits: what a measurement is worth, and a person can read.
 double rounded(double value);
 

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ostream>
+#include <tuple>
 
 namespace mla::probe {
 using namespace hal::cuda;
@@ -266,8 +267,17 @@ private:
                              "), as behind some PCIe switches");
   }
 
-  /// All-reduces; without NCCL a hint.
+  /// All-reduces by kernels, where GPUs reach each other, and by NCCL, if it is there.
   void collectives() {
+    if (m.link.peerAccess == true) {
+      progress << "measuring exchanges by kernels" << std::endl;
+      Result<std::vector<CollectiveTime>> times = measureExchanges(gpus);
+      if (!times.ok())
+        report.hints.push_back("no all-reduces by kernels: " +
+                               times.status().message());
+      else
+        addCollectives(*times, "kernels that exchange", "");
+    }
     progress << "measuring NCCL" << std::endl;
     Result<NcclFigures> figures = measureNccl(gpus, options.nccl);
     if (!figures.ok()) {
@@ -275,18 +285,31 @@ private:
                              figures.status().message());
       return;
     }
-    m.collectives = figures->times;
-    for (size_t i = 0; i < m.collectives.size(); ++i) {
-      const CollectiveTime &t = m.collectives[i];
-      const char *nvls = std::getenv("NCCL_NVLS_ENABLE");
-      m.sources["/collectives/" + std::to_string(i)] =
-          "measured: mla-run probe, NCCL " + figures->version + " in a graph" +
-          (nvls ? std::string(", NCCL_NVLS_ENABLE=") + nvls : "");
+    const char *nvls = std::getenv("NCCL_NVLS_ENABLE");
+    addCollectives(figures->times, "NCCL " + figures->version,
+                   nvls ? std::string(", NCCL_NVLS_ENABLE=") + nvls : "");
+  }
+
+  void addCollectives(const std::vector<CollectiveTime> &times,
+                      const std::string &by, const std::string &settings) {
+    for (const CollectiveTime &t : times) {
+      // In the order of machine files.
+      auto behind = [](const CollectiveTime &a, const CollectiveTime &b) {
+        return std::tie(a.method, a.ranks, a.bytes) <
+               std::tie(b.method, b.ranks, b.bytes);
+      };
+      auto place = std::upper_bound(m.collectives.begin(), m.collectives.end(),
+                                    t, behind);
+      sources.insert(sources.begin() + (place - m.collectives.begin()),
+                     "measured: mla-run probe, " + by + " in a graph" + settings);
+      m.collectives.insert(place, t);
       report.lines.push_back(
-          {"NCCL " + formatBytes(static_cast<uint64_t>(t.bytes)),
+          {t.method + " " + formatBytes(static_cast<uint64_t>(t.bytes)),
            withUnit(t.seconds, "s"),
-           "all-reduce, " + std::to_string(t.ranks) + " ranks, bf16"});
+           "all-reduce, " + std::to_string(t.ranks) + " ranks, bf16, " + by});
     }
+    for (size_t i = 0; i < sources.size(); ++i)
+      m.sources["/collectives/" + std::to_string(i)] = sources[i];
   }
 
   /// What is gone now that all libraries have taken their part.
@@ -344,6 +367,7 @@ private:
   Gpus gpus;
   Report report;
   Machine &m = report.machine;
+  std::vector<std::string> sources; ///< Of m.collectives.
   // Of pairs.
   Range writes, reads, latencies;
   bool reported = true;

@@ -9,8 +9,8 @@
 
 // Tests that what exchanges rows is chosen for each program by the machine's figures, with
 // the reasons: kernels of the plan for few bytes, in two steps for more. Where stores into
-// peers are slow NCCL takes over, whose f32 rows are twice the bytes. What the command
-// line excludes is excluded, and devices without peers have NCCL alone.
+// peers are slow kernels load from them. What the command line excludes is excluded, and
+// devices without peers have NCCL alone, whose f32 rows are twice the bytes.
 
 func.func @step(%x: tensor<?x7168xf32>, %part: tensor<?x20480xf32>) -> (tensor<?x7168xf32>, tensor<?x163840xf32>) {
   %0 = mla.all_reduce %x {ranks = 8 : i64} : tensor<?x7168xf32>
@@ -19,20 +19,21 @@ func.func @step(%x: tensor<?x7168xf32>, %part: tensor<?x20480xf32>) -> (tensor<?
 }
 
 // CHECK: mla.all_reduce
-// CHECK-SAME: step1 = ["all_reduce_two_shot: 19.0 us, bound by link", "all_reduce_nccl: takes 21.1 us, 1.11 times as long", "all_reduce_one_shot: takes 77.8 us,
-// CHECK-SAME: step64 = ["all_reduce_nccl: 128.0 us, bound by link", "all_reduce_two_shot: takes
-// CHECK-SAME: lowering = {step1 = "sm_120a.all_reduce_two_shot", step64 = "sm_120a.all_reduce_nccl", step8 = "sm_120a.all_reduce_nccl"}
+// CHECK-SAME: step1 = ["all_reduce_one_shot_pull: 8.4 us, bound by link", "all_reduce_two_shot_pull: takes 10.2 us, 1.22 times as long", "all_reduce_two_shot: takes 19.0 us, 2.27 times as long", "all_reduce_nccl: takes 21.1 us,
+// CHECK-SAME: step64 = ["all_reduce_two_shot_pull: 41.8 us, bound by link", "all_reduce_nccl: takes
+// CHECK-SAME: lowering = {step1 = "sm_120a.all_reduce_one_shot_pull", step64 = "sm_120a.all_reduce_two_shot_pull", step8 = "sm_120a.all_reduce_two_shot_pull"}
 // CHECK: mla.all_gather
-// CHECK-SAME: lowering = "sm_120a.all_gather_nccl"
+// CHECK-SAME: lowering = "sm_120a.all_gather_pull"
 
 // FAST: mla.all_reduce
+// FAST-SAME: all_reduce_one_shot_pull: needs peers' memory that is read half as fast again as it is written, found 50 and 50 GB/s
 // FAST-SAME: lowering = {step1 = "sm_120a.all_reduce_one_shot", step64 = "sm_120a.all_reduce_two_shot", step8 = "sm_120a.all_reduce_two_shot"}
 // FAST: mla.all_gather
 // FAST-SAME: lowering = "sm_120a.all_gather_bulk"
 
 // P2P: all_reduce_nccl: needs NCCL, found collectives by kernels of the plan alone (--collectives exchange or nccl)
-// P2P-SAME: lowering = "sm_120a.all_reduce_two_shot"
-// P2P: lowering = "sm_120a.all_gather_bulk"
+// P2P-SAME: lowering = "sm_120a.all_reduce_one_shot_pull"
+// P2P: lowering = "sm_120a.all_gather_pull"
 
 // NCCL: ["all_reduce_nccl: 21.1 us, bound by link", {{.*}}"all_reduce_one_shot: needs kernels that exchange, found collectives by NCCL alone (--collectives exchange or p2p)"
 // NCCL-SAME: lowering = "sm_120a.all_reduce_nccl"

@@ -115,7 +115,16 @@ TEST_F(ProbeTest, TwoGpusThatReachEachOther) {
   EXPECT_GT(m.link.writeBytesPerSecond, 1e9);
   EXPECT_GT(m.link.readBytesPerSecond, 1e9);
   EXPECT_NEAR(m.link.latencySeconds, 7e-7, 1e-12);
-  EXPECT_TRUE(m.collectives.empty());
+  // By kernels: one row to 32 in three ways, and large vectors.
+  ASSERT_EQ(m.collectives.size(), 15U) << out.str();
+  EXPECT_EQ(m.collectives[0].method, "fused");
+  EXPECT_EQ(m.collectives[0].bytes, 14336);
+  EXPECT_EQ(m.collectives[0].ranks, 2);
+  EXPECT_NEAR(m.collectives[0].seconds, 5e-4 / 20, 1e-9);
+  EXPECT_EQ(m.collectives[14].method, "two_shot");
+  EXPECT_EQ(m.collectives[14].bytes, 1 << 24);
+  EXPECT_EQ(m.sourceOf("/collectives/14"),
+            "measured: mla-run probe, kernels that exchange in a graph");
   EXPECT_TRUE(printed("hint: no all-reduces by NCCL: NCCL cannot be loaded"))
       << out.str();
   expectNothingAlive();

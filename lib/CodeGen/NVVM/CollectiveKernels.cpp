@@ -13,6 +13,8 @@
 //                                                       stores to land, then the link
 //   gather     rows * part of each segment              as one-shot, or, in bulk, one
 //                                                       latency and one wait
+//   ... pull   flags; what is above is loaded from the  the link's loads, and a latency
+//              other ranks' memory                      there and back more
 //
 // Rows lie one behind the other, so an all-reduce takes them as one vector.
 //
@@ -212,8 +214,10 @@ static Ptr value(Ptr base, V index) {
 static Kernel reduceKernel(StringRef family, const ExchangeSpec &with,
                            const ReduceSpec &spec, UnitShape unit,
                            StringRef symbol) {
-  std::string name = exchangeName(family, with, spec.format) + "_" +
-                     std::to_string(spec.width);
+  std::string name =
+      exchangeName(spec.pull ? (family + "_pull").str() : family.str(), with,
+                   spec.format) +
+      "_" + std::to_string(spec.width);
   if (spec.residual)
     name += "_residual";
   return {name, gridOf(with, symbol, spec.width, unit.values())};
@@ -221,7 +225,7 @@ static Kernel reduceKernel(StringRef family, const ExchangeSpec &with,
 
 Kernel allReduceOneShot(KernelSite site, const ExchangeSpec &with,
                         const ReduceSpec &spec, StringRef symbol) {
-  UnitShape unit{spec.format, Transport::Flagged};
+  UnitShape unit{spec.format, spec.pull ? Transport::Pull : Transport::Flagged};
   Kernel kernel =
       reduceKernel("all_reduce_one_shot", with, spec, unit, symbol);
   if (exists(site, kernel.name))
@@ -238,7 +242,8 @@ Kernel allReduceOneShot(KernelSite site, const ExchangeSpec &with,
   k.gridWait();
   exchange.begin();
   V rounds = eachRound(
-      k, low, high, k.i32(with.layout.flaggedUnits),
+      k, low, high,
+      k.i32(spec.pull ? with.layout.bulkUnits : with.layout.flaggedUnits),
       [&](V round, V first, V end) {
         auto epoch = exchange.epoch(unit.transport, round);
         int64_t atOnce = exchange.unitsAtOnce();
@@ -255,6 +260,7 @@ Kernel allReduceOneShot(KernelSite site, const ExchangeSpec &with,
             whenThere(k, u,
                       [&] { exchange.sendAll(epoch, u.index - first, words); });
         });
+        exchange.arrive(epoch);
         eachUnits(k, first, end, atOnce, [&](ArrayRef<ThreadUnit> units) {
           Vs slots;
           SmallVector<Vs> sums;
@@ -284,7 +290,7 @@ Kernel allReduceOneShot(KernelSite site, const ExchangeSpec &with,
 
 Kernel allReduceTwoShot(KernelSite site, const ExchangeSpec &with,
                         const ReduceSpec &spec, StringRef symbol) {
-  UnitShape unit{spec.format, Transport::Bulk};
+  UnitShape unit{spec.format, spec.pull ? Transport::Pull : Transport::Bulk};
   Kernel kernel =
       reduceKernel("all_reduce_two_shot", with, spec, unit, symbol);
   if (exists(site, kernel.name))
@@ -316,7 +322,7 @@ Kernel allReduceTwoShot(KernelSite site, const ExchangeSpec &with,
       V at = u.index * values;
       return loadUnit(k, unit, value(from, at), whole ? V() : count - at, true);
     };
-    auto scatter = exchange.epoch(unit.transport, round << 1);
+    auto scatter = exchange.epoch(unit.transport, round << 1, /*forAll=*/false);
     exchange.eachRank([&](V peer, Ptr memory) {
       eachOf(peer, [&](V begin, ArrayRef<ThreadUnit> units) {
         SmallVector<Vs> own;
@@ -324,7 +330,7 @@ Kernel allReduceTwoShot(KernelSite site, const ExchangeSpec &with,
           own.push_back(packUnit(k, unit, load(x, u)));
         for (auto [u, words] : llvm::zip(units, own))
           whenThere(k, u, [&] {
-            exchange.send(scatter, memory, u.index - begin, words);
+            exchange.send(scatter, peer, memory, u.index - begin, words);
           });
       });
     });
@@ -455,23 +461,26 @@ Kernel allGather(KernelSite site, const ExchangeSpec &with,
 
 void collectiveSuite(KernelSite site) {
   ExchangeSpec with;
-  for (Format format : {Format::BF16, Format::F32}) {
-    allReduceOneShot(site, with, {1, format}, "tokens");
-    allReduceTwoShot(site, with, {1, format}, "tokens");
-  }
   ReduceSpec hidden{7168, Format::BF16, /*residual=*/true};
-  allReduceOneShot(site, with, hidden, "tokens");
-  allReduceTwoShot(site, with, hidden, "tokens");
+  ReduceSpec values{1, Format::F32}, valuesPull = values, hiddenPull = hidden;
+  valuesPull.pull = hiddenPull.pull = true;
+  for (const ReduceSpec &spec : {ReduceSpec{1, Format::BF16}, values, valuesPull,
+                                 hidden, hiddenPull}) {
+    allReduceOneShot(site, with, spec, "tokens");
+    allReduceTwoShot(site, with, spec, "tokens");
+  }
   allReduceNorm(site, with, {hidden, Format::BF16, 1e-5}, "tokens");
   // `all` for any number of ranks: a rank's columns are its own.
   int64_t most = with.layout.ranks;
-  for (Transport transport : {Transport::Flagged, Transport::Bulk}) {
+  constexpr Transport transports[] = {Transport::Flagged, Transport::Bulk,
+                                      Transport::Pull};
+  for (Transport transport : transports) {
     allGather(site, with, {{{1, most}}, Format::F32, transport}, "tokens");
     allGather(site, with,
               {{{192, 192 * most}, {72, 72 * most}}, Format::F32, transport},
               "tokens");
   }
-  for (Transport transport : {Transport::Flagged, Transport::Bulk})
+  for (Transport transport : transports)
     mergeAttention(site, with, {8, 512, Format::BF16, transport}, "tokens");
   // What they are compared with.
   add(site, hidden.width);

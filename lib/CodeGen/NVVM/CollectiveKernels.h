@@ -34,6 +34,7 @@ struct ReduceSpec {
   int64_t width;
   Format format = Format::BF16;
   bool residual = false; ///< is added to the sum
+  bool pull = false;     ///< loaded from peers, not stored there; none of ReduceNorm
 };
 /// y = [residual +] sum of x over the ranks: every rank gets all of x. (peers, x
 /// [rows, width], [residual,] y). `symbol` is what `rows` is in the grid.

@@ -60,10 +60,31 @@ static Needed needsExchange(Operation *op, const LoweringSite &site) {
   return needsPlainWeights(op, site);
 }
 
+/// Where loads are what a link is for. Of ranks on one device nothing is known, or asked.
+static Needed needsPull(Operation *op, const LoweringSite &site) {
+  if (Needed none = needsExchange(op, site))
+    return none;
+  const Link &link = site.machine().link;
+  double read = link.readBytesPerSecond, write = link.writeBytesPerSecond;
+  if (site.machine().devices == 1 || read > 1.5 * write)
+    return std::nullopt;
+  auto text = [](double rate) {
+    return std::to_string(int64_t(rate * 1e-9 + 0.5));
+  };
+  return Refusal{Need::Exchange,
+                 "needs peers' memory that is read half as fast again as it is "
+                 "written, found " +
+                     text(read) + " and " + text(write) + " GB/s",
+                 ""};
+}
+
 template <Transport transport>
 static Needed needsMerge(Operation *op, const LoweringSite &site) {
   if (Needed lacks = needsExchange(op, site))
     return lacks;
+  if (transport == Transport::Pull)
+    if (Needed lacks = needsPull(op, site))
+      return lacks;
   MergeSpec spec = mergeSpec(cast<MergeAttentionOp>(op), transport);
   if (canMerge({}, spec))
     return std::nullopt;
@@ -92,6 +113,7 @@ namespace {
 struct LinkTerms {
   double latency; ///< of a store until a peer sees it
   double perByte; ///< of what a rank stores in other ranks' memory
+  double perByteRead; ///< of what it loads from there
   /// Until all stores of a block have landed and their flag may be stored. Assumed:
   /// about two round trips of PCIe.
   static constexpr double landing = 2e-6;
@@ -106,9 +128,17 @@ static LinkTerms linkOf(const LoweringSite &site) {
   double rate = m.link.writeBytesPerSecond;
   if (rate <= 0)
     rate = std::max(m.readBytesPerSecond, 1.0);
+  double read = m.link.readBytesPerSecond;
+  if (read <= 0)
+    read = rate;
   double latency = m.link.latencySeconds;
-  return {latency > 0 ? latency : 1e-6, 1 / rate};
+  return {latency > 0 ? latency : 1e-6, 1 / rate, 1 / read};
 }
+
+/// Exchanges of which all but flags are loaded: in each, stores into the own memory have
+/// landed, a flag comes, and a load goes there and back.
+static cost::Estimate pulled(const LoweringSite &site, int64_t exchanges,
+                             double bytes);
 
 static cost::Estimate ofLink(double seconds, double bytes,
                              const LinkTerms &link) {
@@ -117,6 +147,16 @@ static cost::Estimate ofLink(double seconds, double bytes,
   e.launches = 1;
   e.bound = cost::Bound::Link;
   e.floorSeconds = std::min(seconds, bytes * link.perByte);
+  return e;
+}
+
+static cost::Estimate pulled(const LoweringSite &site, int64_t exchanges,
+                             double bytes) {
+  LinkTerms link = linkOf(site);
+  double seconds = link.start + bytes * link.perByteRead +
+                   double(exchanges) * (3 * link.latency + link.landing);
+  cost::Estimate e = ofLink(seconds, bytes, link);
+  e.floorSeconds = std::min(seconds, bytes * link.perByteRead);
   return e;
 }
 
@@ -171,6 +211,23 @@ static cost::Estimate twoShot(Operation *op, const LoweringSite &site,
     seconds = std::max(seconds, ring->seconds);
   cost::Estimate e = ofLink(seconds, sent, link);
   e += norm;
+  return e;
+}
+
+static cost::Estimate oneShotPull(Operation *op, const LoweringSite &site,
+                                  const cost::Step &step) {
+  double bytes = double(reducedBytes(op, step)) * double(ranksOf(op) - 1);
+  cost::Estimate e = pulled(site, 1, bytes);
+  e += normApart(op, site, step);
+  return e;
+}
+
+static cost::Estimate twoShotPull(Operation *op, const LoweringSite &site,
+                                  const cost::Step &step) {
+  auto ranks = double(ranksOf(op));
+  double bytes = 2 * double(reducedBytes(op, step)) * (ranks - 1) / ranks;
+  cost::Estimate e = pulled(site, 2, bytes);
+  e += normApart(op, site, step);
   return e;
 }
 
@@ -244,6 +301,11 @@ static cost::Estimate gatherBulk(Operation *op, const LoweringSite &site,
                 sent, link);
 }
 
+static cost::Estimate gatherPull(Operation *op, const LoweringSite &site,
+                                 const cost::Step &step) {
+  return pulled(site, 1, gatheredBytes(op, step));
+}
+
 /// Bytes that a rank stores in others' memory: their heads of its rows.
 template <Transport transport>
 static double mergedBytes(Operation *op, const cost::Step &step) {
@@ -270,6 +332,11 @@ static cost::Estimate mergeBulk(Operation *op, const LoweringSite &site,
                 sent, link);
 }
 
+static cost::Estimate mergePull(Operation *op, const LoweringSite &site,
+                                const cost::Step &step) {
+  return pulled(site, 1, mergedBytes<Transport::Pull>(op, step));
+}
+
 /// Each rank's rows are read and written, nothing else.
 static cost::Estimate local(Operation *op, const LoweringSite &site,
                             const cost::Step &step) {
@@ -286,21 +353,30 @@ ArrayRef<Lowering> nvvm::collectiveLowerings() {
       {"all_reduce_local", "mla.all_reduce", needsLocalCollective, local},
       {"all_reduce_one_shot", "mla.all_reduce", needsExchange, oneShot},
       {"all_reduce_two_shot", "mla.all_reduce", needsExchange, twoShot},
+      {"all_reduce_one_shot_pull", "mla.all_reduce", needsPull, oneShotPull},
+      {"all_reduce_two_shot_pull", "mla.all_reduce", needsPull, twoShotPull},
       {"all_reduce_nccl", "mla.all_reduce", needsNccl, ncclReduce},
       {"all_reduce_rms_norm_one_shot", "mla.all_reduce_rms_norm",
        needsExchange, oneShot},
       {"all_reduce_rms_norm_two_shot", "mla.all_reduce_rms_norm",
        needsExchange, twoShot},
+      {"all_reduce_rms_norm_one_shot_pull", "mla.all_reduce_rms_norm", needsPull,
+       oneShotPull},
+      {"all_reduce_rms_norm_two_shot_pull", "mla.all_reduce_rms_norm", needsPull,
+       twoShotPull},
       {"all_reduce_rms_norm_nccl", "mla.all_reduce_rms_norm", needsNccl,
        ncclReduce},
       {"all_gather_local", "mla.all_gather", needsLocalCollective, local},
       {"all_gather_flagged", "mla.all_gather", needsExchange, gatherFlagged},
       {"all_gather_bulk", "mla.all_gather", needsExchange, gatherBulk},
+      {"all_gather_pull", "mla.all_gather", needsPull, gatherPull},
       {"merge_attention_local", "mla.merge_attention", needsLocalCollective, local},
       {"merge_attention_flagged", "mla.merge_attention",
        needsMerge<Transport::Flagged>, mergeFlagged},
       {"merge_attention_bulk", "mla.merge_attention", needsMerge<Transport::Bulk>,
        mergeBulk},
+      {"merge_attention_pull", "mla.merge_attention", needsMerge<Transport::Pull>,
+       mergePull},
       {"all_gather_nccl", "mla.all_gather", needsNccl, ncclGather},
   };
   return list;

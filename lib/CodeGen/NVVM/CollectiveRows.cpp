@@ -86,6 +86,8 @@ Kernel allReduceNorm(KernelSite site, const ExchangeSpec &with,
          [&](V offset) { k.prefetchL2(gamma + offset); });
   k.gridWait();
   exchange.begin();
+  V neighbour = exchange.epochBefore(k.block() - part +
+                                     k.minimum(k.thread(), parts - 1));
   int64_t rowsAtOnce =
       std::max<int64_t>(with.layout.flaggedUnits / unitsOfRow, 1);
   V rounds = eachRound(
@@ -153,7 +155,7 @@ Kernel allReduceNorm(KernelSite site, const ExchangeSpec &with,
               parts > 1, {k.f32Type()},
               [&]() -> Vs {
                 return {exchange.sumOverBlocks(total, k.block() - part, parts,
-                                               part, epoch.flag)};
+                                               part, epoch.flag, neighbour)};
               },
               [&]() -> Vs { return {total}; })[0];
           V mean = total * k.f32(1.0 / double(width));
@@ -221,7 +223,7 @@ Kernel mergeAttention(KernelSite site, const ExchangeSpec &with,
   exchange.begin();
   V most = k.i32(slotUnits(with, spec) / each);
   V rounds = eachRound(k, low, high, most, [&](V round, V first, V end) {
-    auto epoch = exchange.epoch(spec.transport, round);
+    auto epoch = exchange.epoch(spec.transport, round, /*forAll=*/false);
     exchange.eachRank([&](V peer, Ptr memory) {
       k.loop(k.thread(), (end - first) * each, exchangeThreads, [&](V u) {
         V item = first + u / each, j = u % each;
@@ -240,7 +242,7 @@ Kernel mergeAttention(KernelSite site, const ExchangeSpec &with,
                               loadUnit(k, unit, from, k.i32(latent) - column,
                                        aligned));
             });
-        exchange.send(epoch, memory, u, words);
+        exchange.send(epoch, peer, memory, u, words);
       });
     });
     exchange.arrive(epoch);

@@ -4,13 +4,22 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Exchange.h"
+#include "llvm/Support/ErrorHandling.h"
 
 using namespace mlir;
 
 namespace mla::nvvm {
 
 StringRef transportName(Transport transport) {
-  return transport == Transport::Flagged ? "flagged" : "bulk";
+  switch (transport) {
+  case Transport::Flagged:
+    return "flagged";
+  case Transport::Bulk:
+    return "bulk";
+  case Transport::Pull:
+    return "pull";
+  }
+  llvm_unreachable("a transport");
 }
 
 Exchange::Exchange(KernelBuilder &k, const ExchangeLayout &layout,
@@ -57,9 +66,9 @@ void Exchange::end(V exchanges) {
          [&] { k.push(counter(k.block()), first + exchanges); });
 }
 
-Exchange::Epoch Exchange::epoch(Transport transport, V index) {
+Exchange::Epoch Exchange::epoch(Transport transport, V index, bool forAll) {
   V number = first + index + 1;
-  return {transport, flagOf(number), (k.block() << 1) + (number & 1)};
+  return {transport, forAll, flagOf(number), (k.block() << 1) + (number & 1)};
 }
 
 void Exchange::eachRank(function_ref<void(V, Ptr)> body) {
@@ -80,8 +89,10 @@ static V unitOf(const ExchangeLayout &layout, const Exchange::Epoch &epoch,
          (flagged ? layout.flagged() : layout.bulk());
 }
 
-void Exchange::send(const Epoch &epoch, Ptr memory, V unit,
+void Exchange::send(const Epoch &epoch, V peer, Ptr memory, V unit,
                     ArrayRef<V> words) {
+  if (epoch.transport == Transport::Pull)
+    return k.pushWords(own + unitOf(layout, epoch, peer, unit), words);
   Ptr to = memory + unitOf(layout, epoch, rankValue, unit);
   if (epoch.transport == Transport::Flagged)
     k.pushFlagged(to, words[0], words[1], epoch.flag);
@@ -90,7 +101,10 @@ void Exchange::send(const Epoch &epoch, Ptr memory, V unit,
 }
 
 void Exchange::sendAll(const Epoch &epoch, V unit, ArrayRef<V> words) {
-  eachRank([&](V, Ptr memory) { send(epoch, memory, unit, words); });
+  if (epoch.transport == Transport::Pull)
+    return send(epoch, k.i32(0), own, unit, words);
+  eachRank(
+      [&](V peer, Ptr memory) { send(epoch, peer, memory, unit, words); });
 }
 
 void Exchange::arrive(const Epoch &epoch) {
@@ -120,11 +134,16 @@ SmallVector<SmallVector<Vs>> Exchange::receive(const Epoch &epoch,
     V there = isThere(r);
     to.push_back(there ? k.select(there, word, k.i32(0)) : word);
   };
-  if (epoch.transport == Transport::Bulk) {
+  if (epoch.transport != Transport::Flagged) {
     for (auto [to, unit] : llvm::zip(out, units))
-      for (int64_t r = 0; r < most(); ++r)
-        for (V word : receiveFrom(epoch, k.i32(r), unit))
+      for (int64_t r = 0; r < most(); ++r) {
+        // A rank that is not there has no memory to load from.
+        V source = k.i32(r), there = isThere(r);
+        if (there && epoch.transport == Transport::Pull)
+          source = k.select(there, source, k.i32(0));
+        for (V word : receiveFrom(epoch, source, unit))
           put(to[r], r, word);
+      }
     return out;
   }
   // All loads of a round are under way together. Slots of ranks that are not there
@@ -165,10 +184,14 @@ SmallVector<SmallVector<Vs>> Exchange::receive(const Epoch &epoch,
 }
 
 Vs Exchange::receiveFrom(const Epoch &epoch, V source, V unit) {
-  return k.pullWords(own + unitOf(layout, epoch, source, unit));
+  if (epoch.transport == Transport::Bulk)
+    return k.pullWords(own + unitOf(layout, epoch, source, unit));
+  V slot = epoch.forAll ? k.i32(0) : rankValue;
+  return k.pullWords(memoryOf(source) + unitOf(layout, epoch, slot, unit));
 }
 
-V Exchange::sumOverBlocks(V value, V firstBlock, V count, V index, V flag) {
+V Exchange::sumOverBlocks(V value, V firstBlock, V count, V index, V flag,
+                          V before) {
   // Readers look for flags of their own epochs, which differ among blocks. They
   // cannot have counted on yet: they wait for this block's value.
   auto place = [&](V reader, V writer) {
@@ -178,7 +201,7 @@ V Exchange::sumOverBlocks(V value, V firstBlock, V count, V index, V flag) {
   V t = k.thread();
   k.when(t < count, [&] {
     V reader = firstBlock + t;
-    V theirs = flagOf(k.pull(counter(reader)) + 1);
+    V theirs = flagOf(before + 1);
     k.pushFlagged(place(reader, index), k.bits(value), k.i32(0), theirs);
     Vs seen = poll([&] { return k.pullFlagged(place(k.block(), t)); },
                    [&](ArrayRef<V> seen) {

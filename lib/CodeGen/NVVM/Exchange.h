@@ -13,13 +13,16 @@
 // so that block b does as many exchanges on each; a block without work does none.
 //
 // What is stored lies in slots [block][parity of the epoch][rank that stores], in one
-// of two forms:
+// of three forms:
 //   flagged  units of 16 bytes, {4 bytes, flag, 4 bytes, flag}: each half is one
 //            store, and has arrived when its flag is that of the epoch. Twice the
 //            bytes, nothing to wait for between data and flag: for what is small.
 //   bulk     units of 16 bytes of data, and one flag for the whole slot, stored with
 //            release behind a barrier of the block, read with acquire before one. The
 //            wait for all stores to have landed takes microseconds: for what is large.
+//   pull     as bulk, but a rank stores into its own memory, in slot [..][rank that it is
+//            for], or the first if it is for all, and the others load it from there: where
+//            stores to peers are slow and loads are not. Only flags are stored at peers.
 //
 // Two slots, by parity, are enough, and no barrier at a kernel's end is needed. Let
 // block b of rank r store for epoch e + 1 into rank p, where its last use was for
@@ -29,7 +32,9 @@
 // for e - 1. So nothing is overwritten that is still to be read, whatever kernels the
 // epochs belong to: the slots of all collectives of a plan lie at the same places,
 // smaller ones use a prefix, and flagged and bulk slots do not overlap. This needs that
-// in each exchange every rank stores at least one flag into each other rank's slot.
+// in each exchange every rank stores at least one flag into each other rank's slot. The
+// same holds of what others load from r's own memory: p stored its flag for e after it
+// had loaded all that was for e - 1.
 //
 // A flag is 2 * epoch + 1 in 32 bits: never 0, which memory is before its first use. An
 // old one is mistaken for a new one if the place was last used exactly 2^31 exchanges
@@ -72,7 +77,7 @@ struct ExchangeLayout {
 };
 
 /// The form of what is stored.
-enum class Transport { Flagged, Bulk };
+enum class Transport { Flagged, Bulk, Pull };
 llvm::StringRef transportName(Transport transport); ///< "flagged"
 
 /// One kernel's side of its exchanges.
@@ -97,20 +102,22 @@ public:
   /// An exchange of this block.
   struct Epoch {
     Transport transport;
+    bool forAll;   ///< each rank sends all others the same
     V flag, slots; ///< slots: offset of those of its block and parity, i32
   };
-  /// The `index`-th of the kernel, from 0 (i32).
-  Epoch epoch(Transport transport, V index);
+  /// The `index`-th of the kernel, from 0 (i32). `forAll`: by sendAll(), else by send().
+  Epoch epoch(Transport transport, V index, bool forAll = true);
 
   /// Calls `body` for each rank, this one last: each rank another one first, so
   /// that no link gets all at once.
   void eachRank(llvm::function_ref<void(V peer, Ptr memory)> body);
-  /// Stores unit `unit` of this rank's slot into a rank's memory: two words flagged,
-  /// four in bulk.
-  void send(const Epoch &epoch, Ptr memory, V unit, llvm::ArrayRef<V> words);
+  /// Stores unit `unit` of what `peer`, whose memory that is, gets: two words flagged,
+  /// else four.
+  void send(const Epoch &epoch, V peer, Ptr memory, V unit,
+            llvm::ArrayRef<V> words);
   void sendAll(const Epoch &epoch, V unit, llvm::ArrayRef<V> words);
-  /// Behind all sends, by all threads: in bulk, waits until what all ranks have sent
-  /// is there. Flagged, nothing.
+  /// Behind all sends, by all threads: waits until what all ranks have sent is there.
+  /// Flagged, nothing.
   void arrive(const Epoch &epoch);
   /// Units `units` of every rank's slot, [unit][rank], two or four words; flagged,
   /// waits until all of them have come. Zeros for ranks beyond ranks().
@@ -121,13 +128,16 @@ public:
   }
   /// As many units as fit the registers of a thread.
   int64_t unitsAtOnce() const { return most() <= 2 ? 4 : most() <= 4 ? 2 : 1; }
-  /// Unit `unit` of rank `source`'s slot, in bulk.
+  /// Unit `unit` of rank `source`'s slot, not flagged.
   Vs receiveFrom(const Epoch &epoch, V source, V unit);
 
   /// Adds a value of each of the blocks [first, first + count) of this rank, which
   /// all call it, once in a kernel in which each does one exchange. The same bits for
   /// all. `index`: which of them this block is. By all threads, with the same value.
-  V sumOverBlocks(V value, V first, V count, V index, V flag);
+  /// `before`: epochBefore() of block first + thread, if that is one of them.
+  V sumOverBlocks(V value, V first, V count, V index, V flag, V before);
+  /// The epoch of a block before this kernel; after begin(), well before it is used.
+  V epochBefore(V block) { return k.pull(counter(block)); }
 
 private:
   /// Looks until `arrived(what was seen)`, a time-out, or an abort. `missing` is the

@@ -12,6 +12,13 @@ using namespace mlir;
 using namespace mla;
 using namespace mla::nvvm;
 
+/// By the end of a lowering's name.
+static Transport transportOf(StringRef chosen) {
+  return chosen.ends_with("pull")   ? Transport::Pull
+         : chosen.ends_with("bulk") ? Transport::Bulk
+                                    : Transport::Flagged;
+}
+
 ExchangeSpec ProgramLowering::exchangeSpec(int64_t ranks) {
   ExchangeSpec with;
   with.layout.ranks = with.ranks = ranks;
@@ -74,10 +81,11 @@ void ProgramLowering::lowerReduce(AllReduceOp op) {
              {get(op.getX()), result(out)}, {});
     return;
   }
-  bool twoShot = chosen(op).ends_with("two_shot");
+  bool twoShot = chosen(op).contains("two_shot");
   ExchangeSpec with = exchangeSpec(op.getRanks());
   ReduceSpec spec{width};
   spec.residual = !!residual;
+  spec.pull = chosen(op).ends_with("pull");
   SmallVector<Value> operands{get(op.getX())};
   if (residual)
     operands.push_back(residual);
@@ -85,7 +93,7 @@ void ProgramLowering::lowerReduce(AllReduceOp op) {
   launchExchange(op,
                  twoShot ? allReduceTwoShot(site(op), with, spec, "tokens")
                          : allReduceOneShot(site(op), with, spec, "tokens"),
-                 operands, "tokens", with.layout.bytes(twoShot));
+                 operands, "tokens", with.layout.bytes(twoShot || spec.pull));
 }
 
 void ProgramLowering::lowerReduceNorm(AllReduceRMSNormOp op) {
@@ -106,17 +114,18 @@ void ProgramLowering::lowerReduceNorm(AllReduceRMSNormOp op) {
     putOff[op.getNormed()] = {op, op.getSum(), op.getWeight(), eps};
     return;
   }
-  bool twoShot = chosen(op).ends_with("two_shot");
+  bool twoShot = chosen(op).contains("two_shot");
   ExchangeSpec with = exchangeSpec(op.getRanks());
   ReduceSpec spec{rowWidth(op.getX())};
   spec.residual = !!op.getResidual();
+  spec.pull = chosen(op).ends_with("pull");
   SmallVector<Value> operands{get(op.getX())};
   if (spec.residual)
     operands.push_back(get(op.getResidual()));
   Value sum = result(op.getSum());
   operands.push_back(sum);
   // For one token and for many, what reads the rows norms them; see input().
-  bool norms = !twoShot && maxTokens() != 1 && !isLarge() &&
+  bool norms = !twoShot && !spec.pull && maxTokens() != 1 && !isLarge() &&
                canReduceNorm(with, spec, gpu);
   Kernel kernel;
   if (norms) {
@@ -128,13 +137,12 @@ void ProgramLowering::lowerReduceNorm(AllReduceRMSNormOp op) {
     kernel = twoShot ? allReduceTwoShot(site(op), with, spec, "tokens")
                      : allReduceOneShot(site(op), with, spec, "tokens");
   }
-  launchExchange(op, kernel, operands, "tokens", with.layout.bytes(twoShot));
+  launchExchange(op, kernel, operands, "tokens", with.layout.bytes(twoShot || spec.pull));
 }
 
 void ProgramLowering::lowerMerge(MergeAttentionOp op) {
-  bool bulk = chosen(op).ends_with("bulk");
-  MergeSpec spec =
-      mergeSpec(op, bulk ? Transport::Bulk : Transport::Flagged);
+  Transport transport = transportOf(chosen(op));
+  MergeSpec spec = mergeSpec(op, transport);
   SmallVector<Value> operands{get(op.getX()), get(op.getLse()),
                               result(op.getResult())};
   if (op.getLocal()) {
@@ -144,7 +152,7 @@ void ProgramLowering::lowerMerge(MergeAttentionOp op) {
   }
   ExchangeSpec with = exchangeSpec(op.getRanks());
   launchExchange(op, mergeAttention(site(op), with, spec, "tokens"), operands,
-                 "tokens", with.layout.bytes(bulk));
+                 "tokens", with.layout.bytes(transport != Transport::Flagged));
 }
 
 void ProgramLowering::lowerGather(AllGatherOp op) {
@@ -155,7 +163,7 @@ void ProgramLowering::lowerGather(AllGatherOp op) {
     SmallVector<Value> operands;
   };
   Rows kinds[2] = {{"tokens", {}, {}}, {"outputs", {}, {}}};
-  bool bulk = chosen(op).ends_with("bulk");
+  Transport transport = transportOf(chosen(op));
   for (auto [x, all] : llvm::zip(op.getXs(), op.getAlls())) {
     bool logits = llvm::any_of(all.getUsers(), llvm::IsaPred<func::ReturnOp>);
     Rows &kind = kinds[logits];
@@ -180,8 +188,9 @@ void ProgramLowering::lowerGather(AllGatherOp op) {
   for (Rows &kind : kinds) {
     if (kind.operands.empty())
       continue;
-    kind.spec.transport = bulk ? Transport::Bulk : Transport::Flagged;
+    kind.spec.transport = transport;
     launchExchange(op, allGather(site(op), with, kind.spec, kind.symbol),
-                   kind.operands, kind.symbol, with.layout.bytes(bulk));
+                   kind.operands, kind.symbol,
+                   with.layout.bytes(transport != Transport::Flagged));
   }
 }

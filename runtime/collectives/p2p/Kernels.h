@@ -27,9 +27,14 @@ enum class Kernel {
   TwoShotBf16,
   OneShotF32,
   TwoShotF32,
+  // The same, loaded from the other ranks.
+  OneShotPullF32,
+  TwoShotPullF32,
   // y = residual + sum of x over the ranks, rows of 7168 (x, residual, y).
   OneShotRows,
   TwoShotRows,
+  OneShotPullRows,
+  TwoShotPullRows,
   // The same and its RMS norm, eps 1e-5 (x, residual, y, weight bf16, normed).
   ReduceNorm,
   // y[i * 8 + r] = x[i] of rank r, i < rows (x, y).
@@ -40,10 +45,14 @@ enum class Kernel {
   // The same in bulk.
   GatherBulk,
   GatherTwoBulk,
+  // Loaded from the other ranks.
+  GatherPull,
+  GatherTwoPull,
   // 8 heads a rank of 512 values (x [rows, ranks * 8, 512], lse [rows, ranks * 8],
   // y [rows, 8, 512]).
   MergeFlagged,
   MergeBulk,
+  MergePull,
   // Rows of 7168 that are exchanged with nobody: y = a + b (a, b, y); the norm
   // (x, weight bf16, y); y = x (x, y).
   Add,
@@ -66,15 +75,22 @@ constexpr KernelInfo kernelTable[] = {
     {"all_reduce_two_shot_bf16_1", 2, true, 1, 2048},
     {"all_reduce_one_shot_f32_1", 2, true, 1, 512},
     {"all_reduce_two_shot_f32_1", 2, true, 1, 1024},
+    {"all_reduce_one_shot_pull_f32_1", 2, true, 1, 1024},
+    {"all_reduce_two_shot_pull_f32_1", 2, true, 1, 1024},
     {"all_reduce_one_shot_bf16_7168_residual", 3, true, 7168, 1024},
     {"all_reduce_two_shot_bf16_7168_residual", 3, true, 7168, 2048},
-    {"all_reduce_norm_bf16_7168_residual_bf16_3727c5ac", 5, true, 1792, 1},
+    {"all_reduce_one_shot_pull_bf16_7168_residual", 3, true, 7168, 2048},
+    {"all_reduce_two_shot_pull_bf16_7168_residual", 3, true, 7168, 2048},
+    {"all_reduce_norm_bf16_7168_residual_bf16_3727c5ac", 5, true, 1792, 256},
     {"all_gather_flagged_f32_1x8", 2, true, 1, 256},
     {"all_gather_flagged_f32_192x1536_72x576", 4, true, 132, 256},
     {"all_gather_bulk_f32_1x8", 2, true, 1, 256},
     {"all_gather_bulk_f32_192x1536_72x576", 4, true, 66, 256},
+    {"all_gather_pull_f32_1x8", 2, true, 1, 256},
+    {"all_gather_pull_f32_192x1536_72x576", 4, true, 66, 256},
     {"merge_attention_flagged_bf16_8_512", 3, true, 8, 1},
     {"merge_attention_bulk_bf16_8_512", 3, true, 8, 1},
+    {"merge_attention_pull_bf16_8_512", 3, true, 8, 1},
     {"add_7168", 3, false, 7, 1},
     {"rms_norm_bf16_7168_3727c5ac", 3, false, 1, 1},
     {"repeat_7168_7168", 2, false, 7, 1},

@@ -74,8 +74,8 @@ public:
   hal::cuda::Address table() const;
   /// Whether another rank is on this device.
   bool sharesDevice() const;
-  /// Where the memory lies, and why not on the devices: "peer access", "one GPU",
-  /// "CUDA IPC", "memory of the host: GPU 0 has no peer access to GPU 1".
+  /// Where the memory lies, and why not on the devices: "one GPU", "peer access", "peer
+  /// access (CUDA IPC)", "memory of the host (rank 0: no peer access from GPU ...)".
   const std::string &path() const;
 
   /// Makes kernels that wait end now, and those that come later at once.

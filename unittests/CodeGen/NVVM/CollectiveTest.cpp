@@ -78,9 +78,11 @@ TEST(Collectives, AllReduceNorm) {
 
 TEST(Collectives, AllGather) {
   for (int64_t ranks : {6, 8})
-    expectCompilesFor(gpusOf(ranks == 8 ? 0 : 1), [&](KernelSite site) {
+    expectCompilesFor(gpusOf(1), [&](KernelSite site) {
       for (Format format : {Format::BF16, Format::F32})
         for (Transport transport : {Transport::Flagged, Transport::Bulk}) {
+          if (ranks != 8 && (format == Format::F32) != (transport == Transport::Bulk))
+            continue; // Each of both is enough.
           allGather(site, among(ranks),
                     {{{20480, 20480 * ranks}}, format, transport}, "outputs");
           // Odd parts, padding, several.
@@ -95,12 +97,13 @@ TEST(Collectives, AllGather) {
 
 TEST(Collectives, MergeAttention) {
   for (int64_t ranks : {5, 8})
-    expectCompilesFor(gpusOf(ranks == 8 ? 0 : 1), [&](KernelSite site) {
+    expectCompilesFor(gpusOf(1), [&](KernelSite site) {
       for (Format format : {Format::BF16, Format::F32})
         for (Transport transport : {Transport::Flagged, Transport::Bulk})
           for (int64_t latent : {512, format == Format::BF16 ? 30 : 31})
-            mergeAttention(site, among(ranks), {3, latent, format, transport},
-                           "tokens");
+            if (ranks == 8 || latent != 512)
+              mergeAttention(site, among(ranks), {3, latent, format, transport},
+                             "tokens");
     });
   EXPECT_TRUE(canMerge(among(8), {8, 512}));
   EXPECT_FALSE(canMerge(among(8), {8, 16384, Format::F32}));
@@ -334,11 +337,10 @@ TEST(Collectives, RuntimesTableIsRight) {
     EXPECT_EQ(names[i], p2p::kernelTable[i].name);
 }
 
-TEST(Collectives, SuiteAssemblesForAllTargets) {
-  expectCompiles(collectiveSuite);
+TEST(Collectives, SuiteAssemblesForOldAndNew) {
   if (findPtxas().empty())
     GTEST_SKIP() << "no ptxas";
-  for (const char *name : {"sm_90", "sm_100", "sm_120"}) {
+  for (const char *name : {"sm_90", "sm_120"}) {
     Gpu gpu = anyGpu();
     gpu.name = name;
     GpuCode code = compileFor(gpu, collectiveSuite);

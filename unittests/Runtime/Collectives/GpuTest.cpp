@@ -124,7 +124,7 @@ TEST_P(GpuRows, SumsWithResidualAndNorm) {
       MLA_ASSIGN_OR_RETURN(Values weight, weights(member));
       MLA_ASSIGN_OR_RETURN(Values x, seat.values(most * width));
       MLA_ASSIGN_OR_RETURN(Values residual, seat.values(most * width));
-      Values out[4];
+      Values out[6];
       for (Values &y : out) {
         MLA_ASSIGN_OR_RETURN(y, seat.values(most * width + watched));
       }
@@ -135,22 +135,30 @@ TEST_P(GpuRows, SumsWithResidualAndNorm) {
           x[i] = valueOf(member.rank(), i, round);
           residual[i] = valueOf(residualOf, i, round);
         }
-        auto [once, twice, sums, normed] = out;
-        for (Values *y : {&once, &twice, &sums, &normed}) {
+        auto [once, twice, sums, normed, oncePulled, twicePulled] = out;
+        for (Values *y :
+             {&once, &twice, &sums, &normed, &oncePulled, &twicePulled}) {
           y->count = count + watched;
           MLA_RETURN_IF_ERROR(seat.poison(*y));
         }
         MLA_RETURN_IF_ERROR(seat.up(x, count));
         MLA_RETURN_IF_ERROR(seat.up(residual, count));
-        // One behind the other, in turns flagged and in bulk.
+        // One behind the other, in turns flagged, in bulk and pulled.
+        MLA_RETURN_IF_ERROR(seat.launch(Kernel::OneShotPullRows,
+                                        member.peers.get(),
+                                        {x, residual, oncePulled}, rows));
         MLA_RETURN_IF_ERROR(seat.launch(Kernel::OneShotRows, member.peers.get(),
                                         {x, residual, once}, rows));
         MLA_RETURN_IF_ERROR(seat.launch(Kernel::TwoShotRows, member.peers.get(),
                                         {x, residual, twice}, rows));
+        MLA_RETURN_IF_ERROR(seat.launch(Kernel::TwoShotPullRows,
+                                        member.peers.get(),
+                                        {x, residual, twicePulled}, rows));
         MLA_RETURN_IF_ERROR(
             seat.launch(Kernel::ReduceNorm, member.peers.get(),
                         {x, residual, sums, weight, normed}, rows));
-        for (const Values &y : {once, twice, sums, normed})
+        for (const Values &y :
+             {once, twice, sums, normed, oncePulled, twicePulled})
           MLA_RETURN_IF_ERROR(seat.down(y));
         std::string what = std::to_string(rows) + " rows";
         MLA_RETURN_IF_ERROR(member.wait(what));
@@ -160,11 +168,16 @@ TEST_P(GpuRows, SumsWithResidualAndNorm) {
         auto summed = [&](int64_t i) {
           return residual[i] + sum[static_cast<size_t>(i)];
         };
+        auto rounded = [&](int64_t i) {
+          return residual[i] + bf16(sum[static_cast<size_t>(i)]);
+        };
         MLA_RETURN_IF_ERROR(expectAll(what + ", one-shot", once, count, summed));
+        MLA_RETURN_IF_ERROR(expectAll(what + ", one-shot pulled", oncePulled,
+                                      count, summed));
         MLA_RETURN_IF_ERROR(
-            expectAll(what + ", two-shot", twice, count, [&](int64_t i) {
-              return residual[i] + bf16(sum[static_cast<size_t>(i)]);
-            }));
+            expectAll(what + ", two-shot", twice, count, rounded));
+        MLA_RETURN_IF_ERROR(expectAll(what + ", two-shot pulled", twicePulled,
+                                      count, rounded));
         MLA_RETURN_IF_ERROR(
             expectAll(what + ", sum of fused", sums, count, summed));
         MLA_RETURN_IF_ERROR(
@@ -190,7 +203,8 @@ TEST_P(GpuRows, GathersTwoAtOnce) {
         MLA_ASSIGN_OR_RETURN(y[s], seat.values(most * parts[s] * 8 + watched));
       }
       for (int64_t rows : {1, 3, 8, 33, 200})
-        for (Kernel kernel : {Kernel::GatherTwoFlagged, Kernel::GatherTwoBulk}) {
+        for (Kernel kernel : {Kernel::GatherTwoFlagged, Kernel::GatherTwoBulk,
+                              Kernel::GatherTwoPull}) {
           for (size_t s = 0; s < 2; ++s) {
             for (int64_t i = 0; i < rows * parts[s]; ++i)
               x[s][i] = valueOf(member.rank(), i, static_cast<int>(s));
@@ -250,7 +264,8 @@ TEST_P(GpuRows, MergesAttention) {
                    : valueOf(rank, item * latent + column, 2) * 0x1p-6f;
       };
       for (int64_t rows : {1, 2, 5, 9, 40})
-        for (Kernel kernel : {Kernel::MergeFlagged, Kernel::MergeBulk}) {
+        for (Kernel kernel :
+             {Kernel::MergeFlagged, Kernel::MergeBulk, Kernel::MergePull}) {
           for (int64_t item = 0; item < rows * all; ++item) {
             lse[item] = lseOf(member.rank(), item);
             for (int64_t c = 0; c < latent; ++c)
@@ -303,16 +318,17 @@ TEST_P(GpuRows, RoundsBeyondTheExchangeMemory) {
       Seat &seat = member.seat;
       constexpr int64_t count = 1'000'003, gathered = 200'001;
       MLA_ASSIGN_OR_RETURN(Values x, seat.values(count));
-      Values y[4];
+      Values y[6];
       for (Values &one : y) {
         MLA_ASSIGN_OR_RETURN(one, seat.values(count + watched));
       }
       for (int64_t i = 0; i < count; ++i)
         x[i] = valueOf(member.rank(), i);
       MLA_RETURN_IF_ERROR(seat.up(x));
-      constexpr Kernel kernels[] = {Kernel::OneShotF32, Kernel::TwoShotBf16,
-                                    Kernel::OneShotBf16, Kernel::TwoShotF32};
-      for (size_t k = 0; k < 4; ++k) {
+      constexpr Kernel kernels[] = {Kernel::OneShotF32,     Kernel::TwoShotBf16,
+                                    Kernel::OneShotBf16,    Kernel::TwoShotF32,
+                                    Kernel::OneShotPullF32, Kernel::TwoShotPullF32};
+      for (size_t k = 0; k < std::size(kernels); ++k) {
         MLA_RETURN_IF_ERROR(seat.poison(y[k]));
         MLA_RETURN_IF_ERROR(
             seat.launch(kernels[k], member.peers.get(), {x, y[k]}, count));
@@ -327,10 +343,13 @@ TEST_P(GpuRows, RoundsBeyondTheExchangeMemory) {
       MLA_RETURN_IF_ERROR(expectAll("two-shot bf16", y[1], count, twice));
       MLA_RETURN_IF_ERROR(expectAll("one-shot bf16", y[2], count, rounded));
       MLA_RETURN_IF_ERROR(expectAll("two-shot f32", y[3], count, exact));
+      MLA_RETURN_IF_ERROR(expectAll("one-shot f32 pulled", y[4], count, exact));
+      MLA_RETURN_IF_ERROR(expectAll("two-shot f32 pulled", y[5], count, exact));
       // y[0] to y[1] lie side by side: room for rows of eight.
       Values rows = y[0];
       rows.count = gathered * 8;
-      for (Kernel kernel : {Kernel::GatherFlagged, Kernel::GatherBulk}) {
+      for (Kernel kernel :
+           {Kernel::GatherFlagged, Kernel::GatherBulk, Kernel::GatherPull}) {
         MLA_RETURN_IF_ERROR(seat.poison(rows));
         MLA_RETURN_IF_ERROR(
             seat.launch(kernel, member.peers.get(), {x, rows}, gathered));
@@ -372,8 +391,8 @@ TEST_P(GpuRows, ManyReplaysOfOneGraph) {
       MLA_ASSIGN_OR_RETURN(Values weight, weights(member));
       MLA_ASSIGN_OR_RETURN(Values residual, seat.values(width));
       MLA_ASSIGN_OR_RETURN(Values x, seat.values(width * burst));
-      // once, twice, sums, normed, and what is gathered.
-      constexpr int64_t all = 4 * width + 8 * gathered;
+      // once, twice, sums, normed, pulled, and what is gathered.
+      constexpr int64_t all = 5 * width + 8 * gathered;
       MLA_ASSIGN_OR_RETURN(Values out, seat.values(all * burst));
       // A place in an array's mirror for each replay, the first on the GPU for all.
       auto place = [](const Values &values, int64_t offset, int64_t count,
@@ -382,10 +401,10 @@ TEST_P(GpuRows, ManyReplaysOfOneGraph) {
                       values.host + offset + mirror, count};
       };
       Values in = place(x, 0, width, 0);
-      Values y[4];
-      for (int64_t i = 0; i < 4; ++i)
+      Values y[5];
+      for (int64_t i = 0; i < 5; ++i)
         y[i] = place(out, i * width, width, 0);
-      Values rows = place(out, 4 * width, 8 * gathered, 0);
+      Values rows = place(out, 5 * width, 8 * gathered, 0);
       for (int64_t i = 0; i < width; ++i)
         residual[i] = wholeOf(residualOf, i, 0);
       MLA_RETURN_IF_ERROR(seat.up(residual));
@@ -400,8 +419,10 @@ TEST_P(GpuRows, ManyReplaysOfOneGraph) {
             MLA_RETURN_IF_ERROR(
                 seat.launch(Kernel::ReduceNorm, peers,
                             {in, residual, y[2], weight, y[3]}, 1, 2));
+            MLA_RETURN_IF_ERROR(seat.launch(Kernel::TwoShotPullRows, peers,
+                                            {in, residual, y[4]}, 1, 3));
             return seat.launch(Kernel::GatherFlagged, peers, {in, rows},
-                               gathered, 3);
+                               gathered, 4);
           }));
       MLA_RETURN_IF_ERROR(member.barrier("all have recorded"));
       std::vector<float> expected(width);
@@ -433,7 +454,7 @@ TEST_P(GpuRows, ManyReplaysOfOneGraph) {
           const float *found = out.host + k * all;
           for (int64_t i = 0; i < width; ++i) {
             float sum = expected[static_cast<size_t>(i)];
-            for (int64_t which : {0, 1, 2})
+            for (int64_t which : {0, 1, 2, 4})
               if (found[which * width + i] != sum)
                 return differs(what + ", kernel " + std::to_string(which), i,
                                sum, found[which * width + i]);
@@ -444,7 +465,7 @@ TEST_P(GpuRows, ManyReplaysOfOneGraph) {
           }
           for (int64_t i = 0; i < gathered; ++i)
             for (int r = 0; r < member.size(); ++r)
-              if (float value = found[4 * width + i * 8 + r];
+              if (float value = found[5 * width + i * 8 + r];
                   value != wholeOf(r, i, round))
                 return differs(what + ", gather", i * 8 + r,
                                wholeOf(r, i, round), value);
@@ -461,8 +482,8 @@ TEST_P(GpuRows, ManyReplaysOfOneGraph) {
 // which say in which launch, and the GPU can be used again.
 TEST_P(GpuRows, LateAndMissingInAGraph) {
   int ranks = atMost(4), absent = ranks - 2;
-  // Processes on one GPU take turns, which one may miss for a second.
-  int patience = backend().hasProcesses() && gpuFacts.gpus < ranks ? 4 : 1;
+  if (backend().hasProcesses() && gpuFacts.gpus < ranks)
+    GTEST_SKIP() << "processes on one GPU take turns of seconds while others wait";
   for (bool comes : {true, false, true}) {
     auto outcomes = run(ranks, [=](Member &any) -> Status {
       auto &member = static_cast<P2pMember &>(any);
@@ -487,11 +508,11 @@ TEST_P(GpuRows, LateAndMissingInAGraph) {
           return "launch " + std::to_string(launch) + " of a graph";
         });
       };
-      member.setTimeout(std::chrono::seconds(comes ? 20 : patience));
+      member.setTimeout(std::chrono::seconds(comes ? 10 : 1));
       MLA_RETURN_IF_ERROR(member.barrier("all have recorded"));
       MLA_RETURN_IF_ERROR(replay());
       if (member.rank() == absent)
-        sleepFor(comes ? 500 : 1000 * patience + 800);
+        sleepFor(comes ? 500 : 1800);
       if (comes || member.rank() != absent)
         MLA_RETURN_IF_ERROR(replay());
       else
@@ -505,19 +526,18 @@ TEST_P(GpuRows, LateAndMissingInAGraph) {
     for (size_t rank = 0; rank < outcomes.size(); ++rank) {
       const Outcome &outcome = outcomes[rank];
       EXPECT_FALSE(outcome.died);
-      EXPECT_LT(outcome.seconds, patience + 4);
+      EXPECT_LT(outcome.seconds, 5);
       std::string message = outcome.status.message();
       EXPECT_EQ(outcome.status.ok(), comes) << message;
       if (comes)
         continue;
       EXPECT_EQ(outcome.status.code(), StatusCode::Io);
-      EXPECT_NE(message.find("waited " + std::to_string(patience) +
-                             ".0 s for rank " + std::to_string(absent) +
+      EXPECT_NE(message.find("waited 1.0 s for rank " + std::to_string(absent) +
                              " in launch 0 of a graph"),
                 std::string::npos)
           << "rank " << rank << ": " << message;
       if (static_cast<int>(rank) != absent) {
-        EXPECT_LT(outcome.seconds, patience + 2.5);
+        EXPECT_LT(outcome.seconds, 3.5);
       }
     }
   }
