@@ -329,6 +329,7 @@ Code cuStreamDestroy_v2(Stream) {
   return --fakeCuda.streams, Success;
 }
 Code cuStreamSynchronize(Stream) {
+  std::lock_guard lock(mutex);
   return lost ? IllegalAddress : take(fakeCuda.failNextSynchronize);
 }
 Code cuStreamBeginCapture_v2(Stream, int) {
@@ -369,10 +370,14 @@ Code cuGraphLaunch(GraphExec exec, Stream) {
   return Success;
 }
 Code cuEventCreate(Event *event, unsigned) {
+  std::lock_guard lock(mutex);
   return *event = tag<Event>(static_cast<uintptr_t>(++fakeCuda.events)),
          Success;
 }
-Code cuEventDestroy_v2(Event) { return --fakeCuda.events, Success; }
+Code cuEventDestroy_v2(Event) {
+  std::lock_guard lock(mutex);
+  return --fakeCuda.events, Success;
+}
 Code cuEventRecord(Event, Stream) { return Success; }
 Code cuEventQuery(Event) { return fakeCuda.stuck ? NotReady : Success; }
 Code cuEventElapsedTime(float *milliseconds, Event, Event) {
@@ -410,6 +415,7 @@ Code cuFuncGetAttribute(int *value, int attribute, Function) {
   return *value = attribute == MaxThreadsPerBlock ? 64 : 16, Success;
 }
 Code cuFuncSetAttribute(Function, int attribute, int value) {
+  std::lock_guard lock(mutex);
   if (attribute == MaxDynamicSharedSizeBytes)
     fakeCuda.sharedBytes = value;
   return Success;
