@@ -184,6 +184,17 @@ TEST_F(NcclTest, WhatNcclFindsLater) {
   EXPECT_EQ(fake->aborted, 2);
 }
 
+TEST_F(NcclTest, OneThatTheHostKnowsIsGoneIsNotWaitedFor) {
+  onGpus({0, 1}, [](nccl::Group &group) -> Status {
+    if (group.rank() == 1)
+      return ioError("killed");
+    std::this_thread::sleep_for(300ms); // Until it has said so.
+    EXPECT_TRUE(group.check().ok());
+    return {};
+  });
+  EXPECT_EQ(fake->aborted, 1);
+}
+
 TEST_F(NcclTest, AfterAnAbortNothingIsDone) {
   auto results = onGpus({0, 1}, [](nccl::Group &group) -> Status {
     group.abort(ioError("first"));

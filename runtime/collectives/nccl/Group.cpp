@@ -212,7 +212,7 @@ Group::create(std::shared_ptr<const Library> library, const p2p::Place &place,
   MLA_RETURN_IF_ERROR(
       library->check(invitation.code, "ncclGetUniqueId", "on rank 0"));
   std::unique_ptr<Group> group(new Group(
-      std::move(library), place, ranks.rank(), ranks.size(), timeout));
+      std::move(library), place, ranks, timeout));
   MLA_RETURN_IF_ERROR(group->begin(invitation.id, ranks));
   // Nobody puts kernels into a stream that wait for one that has failed.
   if (Status all = ranks.barrier("the start of NCCL"); !all.ok()) {
@@ -223,9 +223,10 @@ Group::create(std::shared_ptr<const Library> library, const p2p::Place &place,
 }
 
 Group::Group(std::shared_ptr<const Library> library, const p2p::Place &place,
-             int rank, int size, std::chrono::milliseconds timeout)
-    : library(std::move(library)), place(place), ownRank(rank), groupSize(size),
-      timeout(timeout) {}
+             collectives::Collectives &ranks,
+             std::chrono::milliseconds timeout)
+    : library(std::move(library)), place(place), ranks(ranks),
+      ownRank(ranks.rank()), groupSize(ranks.size()), timeout(timeout) {}
 
 Status Group::begin(const UniqueId &id, collectives::Collectives &ranks) {
   auto beginning =
@@ -266,9 +267,9 @@ Status Group::begin(const UniqueId &id, collectives::Collectives &ranks) {
 Group::~Group() {
   if (!comm)
     return;
-  // A communicator of which NCCL knows that a peer is gone waits for ever when
-  // destroyed.
-  if (check().ok())
+  // A communicator of which a peer is gone waits for ever when destroyed, whether
+  // NCCL knows of it or the host does.
+  if (check().ok() && ranks.look("the end of NCCL").ok())
     library->commDestroy(comm);
   else
     library->commAbort(comm);

@@ -73,13 +73,14 @@ public:
 
 private:
   Group(std::shared_ptr<const Library> library, const p2p::Place &place,
-        int rank, int size, std::chrono::milliseconds timeout);
+        collectives::Collectives &ranks, std::chrono::milliseconds timeout);
   Status begin(const UniqueId &id, collectives::Collectives &ranks);
   /// Ok for Success and for what goes on; else an error, Io if another rank's.
   Status checked(Code code, const char *call) const;
 
   std::shared_ptr<const Library> library;
   const p2p::Place place;
+  collectives::Collectives &ranks;
   const int ownRank, groupSize;
   const std::chrono::milliseconds timeout;
   Comm comm = nullptr;
