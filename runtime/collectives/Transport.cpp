@@ -8,16 +8,12 @@
 #include <cstdio>
 
 namespace mla::collectives {
-namespace {
 
-std::string seconds(Clock::duration duration) {
+std::string secondsText(std::chrono::duration<double> time) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.1f s",
-                std::chrono::duration<double>(duration).count());
+  std::snprintf(text, sizeof text, "%.1f s", time.count());
   return text;
 }
-
-} // namespace
 
 Transport::~Transport() = default;
 
@@ -108,7 +104,7 @@ Status Transport::timedOut(const Call &call,
                                         : ", ") +
              std::to_string(missing[i]);
   return ioError("rank " + std::to_string(ownRank) + " waited " +
-                 seconds(Clock::now() - call.begin) + " for " + ranks + " in " +
+                 secondsText(Clock::now() - call.begin) + " for " + ranks + " in " +
                  std::string(call.what) + " (call " +
                  std::to_string(call.number) + ")");
 }

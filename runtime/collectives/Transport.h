@@ -35,6 +35,9 @@ using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 using Clock = std::chrono::steady_clock;
 
+/// "60.0 s": a time, as all errors of ranks that wait have it.
+std::string secondsText(std::chrono::duration<double> time);
+
 class Transport {
 public:
   static constexpr std::chrono::milliseconds defaultTimeout{60'000};

@@ -11,7 +11,6 @@
 #include "runtime/collectives/nccl/Group.h"
 #include <algorithm>
 #include <condition_variable>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <mutex>
@@ -42,12 +41,6 @@ struct Invitation {
 
 template <size_t size> void copyTo(char (&to)[size], const std::string &text) {
   text.copy(to, size - 1);
-}
-
-std::string secondsOf(std::chrono::duration<double> time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", time.count());
-  return text;
 }
 
 Status cudaError(const hal::cuda::Driver &driver, hal::cuda::Code code,
@@ -241,7 +234,7 @@ Status Group::begin(const UniqueId &id, collectives::Collectives &ranks) {
     why = ranks.look("the start of NCCL");
     if (why.ok() && Clock::now() > deadline)
       why = ioError("rank " + std::to_string(ownRank) + " waited " +
-                    secondsOf(timeout) + " for NCCL to connect " +
+                    collectives::secondsText(timeout) + " for NCCL to connect " +
                     std::to_string(groupSize) + " ranks");
   }
   comm = beginning->take();

@@ -59,12 +59,6 @@ Result<Identity> identify(const Place &place) {
   return id;
 }
 
-std::string secondsText(std::chrono::duration<double> time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", time.count());
-  return text;
-}
-
 bool same(const char *a, const char *b) { return !std::strcmp(a, b); }
 
 } // namespace
@@ -198,7 +192,7 @@ Status Peers::check(const LaunchName &name) const {
     return ioError("kernels that wait for other ranks were told to end");
   const plan::PeerReport &r = state->signals->report;
   return ioError("rank " + std::to_string(r.rank) + " waited " +
-                 secondsText(std::chrono::nanoseconds(r.waited)) +
+                 collectives::secondsText(std::chrono::nanoseconds(r.waited)) +
                  " for rank " + std::to_string(r.peer) + " in " +
                  name(r.launch));
 }
@@ -236,7 +230,7 @@ Status waitForStream(const Place &place, collectives::Collectives &ranks,
       since = now;
       if (why.ok() && patience && now - begin > *patience) {
         why = ioError("rank " + std::to_string(ranks.rank()) + " waited " +
-                      secondsText(now - begin) +
+                      collectives::secondsText(now - begin) +
                       " for other ranks in a step's kernels");
         since = now - grace;
       }
