@@ -68,7 +68,7 @@ Status stepAndChoose(runtime::Engine &engine,
                      std::span<const runtime::StepSequence> sequences,
                      bool onDevice);
 
-/// A warning if ranks on GPUs exchange rows in another way than they could, with why.
+/// A warning if ranks on GPUs do not reach each other's memory, with why.
 void reportExchange(runtime::Engine &engine, std::ostream &err);
 
 /// A warning if values did not fit an FP8 cache, with what helps.

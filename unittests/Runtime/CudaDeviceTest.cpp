@@ -5,11 +5,10 @@
 // should is for plans on a GPU to show; the last test needs one.
 //
 //===----------------------------------------------------------------------===//
-#include "FakeCuda.h"
+#include "Fakes.h"
 #include "TestPlan.h"
 #include "runtime/hal/cuda/CudaDevice.h"
 #include <cstring>
-#include <dlfcn.h>
 #include <fstream>
 #include <gtest/gtest.h>
 
@@ -21,10 +20,8 @@ namespace {
 class CudaDeviceTest : public testing::Test {
 protected:
   void SetUp() override {
-    void *library = dlopen(MLA_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_TRUE(library) << dlerror();
-    cuda = static_cast<FakeCuda *>(dlsym(library, "fakeCuda"));
-    reinterpret_cast<void (*)()>(dlsym(library, "fakeCudaReset"))();
+    cuda = test::freshCuda();
+    ASSERT_TRUE(cuda) << dlerror();
     plan.target = {"sm_90a", "", {}, plan::cudaKernelAbi};
     plan.library = "kernels.ptx";
     plan::Parameter buffer{plan::Parameter::Kind::Buffer, Format::I32,

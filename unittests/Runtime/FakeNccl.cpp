@@ -115,6 +115,8 @@ MLA_EXPORT int ncclCommInitRank(Comm **to, int ranks, Id id, int rank) {
 }
 MLA_EXPORT int ncclCommDestroy(Comm *comm) {
   --fakeNccl.comms;
+  if (const int *graphs = fakeNccl.graphs; graphs && *graphs != 0)
+    ++fakeNccl.endedBeforeGraphs;
   delete comm;
   return success;
 }

@@ -18,10 +18,13 @@ struct FakeNccl {
   std::atomic<int> missing{-1};    ///< One that never gets that far.
   std::atomic<int> asyncError{0};  ///< What ncclCommGetAsyncError finds.
   std::atomic<bool> release{false}; ///< Calls that wait end with an error.
+  std::atomic<const int *> graphs{nullptr}; ///< How many there are, if not null.
   // Counted.
   std::atomic<int> comms{0};   ///< Alive.
   std::atomic<int> aborted{0};
   std::atomic<int> inside{0};  ///< Calls that have not returned.
+  /// Communicators that ended while there were graphs: NCCL would wait for these.
+  std::atomic<int> endedBeforeGraphs{0};
 };
 
 #endif // MLA_UNITTESTS_RUNTIME_FAKENCCL_H

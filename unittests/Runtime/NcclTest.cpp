@@ -4,11 +4,9 @@
 // GPUs to show (Collectives/).
 //
 //===----------------------------------------------------------------------===//
-#include "FakeCuda.h"
-#include "FakeNccl.h"
+#include "Fakes.h"
 #include "runtime/collectives/host/Threads.h"
 #include "runtime/collectives/nccl/Group.h"
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <numeric>
 #include <thread>
@@ -22,16 +20,10 @@ namespace {
 class NcclTest : public testing::Test {
 protected:
   void SetUp() override {
-    void *cuda = dlopen(MLA_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_TRUE(cuda) << dlerror();
-    reinterpret_cast<void (*)()>(dlsym(cuda, "fakeCudaReset"))();
-    static_cast<FakeCuda *>(dlsym(cuda, "fakeCuda"))->devices = 4;
-    void *library = dlopen(MLA_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_TRUE(library) << dlerror();
-    fake = static_cast<FakeNccl *>(dlsym(library, "fakeNccl"));
-    fake->idError = fake->asyncError = 0;
-    fake->refused = fake->missing = -1;
-    fake->aborted = 0;
+    FakeCuda *cuda = test::freshCuda();
+    fake = test::freshNccl();
+    ASSERT_TRUE(cuda && fake) << dlerror();
+    cuda->devices = 4;
     auto loaded = nccl::Library::load(MLA_FAKE_NCCL);
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
     nccl = *std::move(loaded);

@@ -6,13 +6,12 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/collectives/p2p/Peers.h"
-#include "FakeCuda.h"
+#include "Fakes.h"
 #include "TestPlan.h"
 #include "runtime/collectives/host/Threads.h"
 #include "runtime/hal/cuda/CudaDevice.h"
 #include <atomic>
 #include <cstring>
-#include <dlfcn.h>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <thread>
@@ -28,10 +27,8 @@ namespace {
 class PeersTest : public testing::Test {
 protected:
   void SetUp() override {
-    void *library = dlopen(MLA_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_TRUE(library) << dlerror();
-    cuda = static_cast<FakeCuda *>(dlsym(library, "fakeCuda"));
-    reinterpret_cast<void (*)()>(dlsym(library, "fakeCudaReset"))();
+    cuda = test::freshCuda();
+    ASSERT_TRUE(cuda) << dlerror();
     cuda->devices = 8;
   }
   void TearDown() override {
@@ -176,7 +173,7 @@ TEST_F(PeersTest, OnTheHostWhereGpusDoNotReachEachOther) {
   auto exchange = [](p2p::Peers &peers, const p2p::Place &, int rank) {
     return exchangeByHand(peers, rank, 3);
   };
-  expectWell(connected(3, 3, Path::Host, use("asked for")));
+  expectWell(connected(3, 3, Path::Host, use("peer access is off")));
   expectWell(connected(3, 3, Path::Host, exchange));
   cuda->peerReported = false;
   expectWell(connected(3, 3, Path::Any, use("rank 0: no peer access from GPU")));

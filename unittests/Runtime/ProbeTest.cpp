@@ -5,13 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/probe/Probe.h"
-#include "FakeCuda.h"
+#include "Fakes.h"
 #include "TestPlan.h"
 #include "mla/Support/Json.h"
 #include "runtime/cli/Commands.h"
 #include "runtime/collectives/nccl/Nccl.h"
 #include "runtime/probe/Gpu.h"
-#include <dlfcn.h>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <sstream>
@@ -24,10 +23,8 @@ namespace {
 class ProbeTest : public testing::Test {
 protected:
   void SetUp() override {
-    void *library = dlopen(MLA_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_TRUE(library) << dlerror();
-    cuda = static_cast<FakeCuda *>(dlsym(library, "fakeCuda"));
-    reinterpret_cast<void (*)()>(dlsym(library, "fakeCudaReset"))();
+    cuda = test::freshCuda();
+    ASSERT_TRUE(cuda) << dlerror();
     cuda->totalMemory = uint64_t(192) << 20;
     options.output = folder.path() / "machine.json";
     options.driver = MLA_FAKE_CUDA;

@@ -151,7 +151,7 @@ Result<std::unique_ptr<Peers>> Peers::connect(const Place &place, uint64_t bytes
     oneDevice &= same(other.device, identities[0].device);
     oneProcess &= other.process == identities[0].process;
   }
-  std::string why = "asked for";
+  std::string why = "peer access is off";
   if (path != Path::Host) {
     MLA_ASSIGN_OR_RETURN(auto devices,
                          mapDevices(place, bytes, identities, ranks));

@@ -83,12 +83,10 @@ CudaDevice::~CudaDevice() {
   if (!context)
     return;
   driver->ctxSetCurrent(context);
+  forgetGraphs();
   group.reset();
   gathered.reset();
   peers.reset();
-  for (auto &[key, list] : recorded)
-    if (list.exec)
-      driver->graphExecDestroy(list.exec);
   if (stream)
     driver->streamDestroy(stream);
   driver->ctxSetCurrent(nullptr);

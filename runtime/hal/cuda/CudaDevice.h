@@ -43,6 +43,7 @@ public:
     /// To the other ranks; null if there are none. Outlives the device.
     collectives::Collectives *ranks = nullptr;
     std::string library = cuda::Driver::defaultLibrary;
+    std::string nccl = nccl::Library::defaultFile;
   };
   /// Unsupported if there is no driver or no such GPU.
   static Result<std::unique_ptr<Device>> open(const Options &options);
@@ -83,7 +84,8 @@ private:
   };
 
   CudaDevice(std::unique_ptr<cuda::Driver> driver, const Options &options)
-      : driver(std::move(driver)), ranks(options.ranks), path(options.path) {}
+      : driver(std::move(driver)), ranks(options.ranks), path(options.path),
+        ncclFile(options.nccl) {}
   Status start(int ordinal);
   /// Makes the context current in the calling thread; the error that destroyed
   /// it, if one did.
@@ -109,10 +111,14 @@ private:
   Result<cuda::GraphExec> record(const Module &module,
                                  std::span<const Dispatch> list);
   void evict();
+  /// Gives all graphs back, which those that run survive. To be called before NCCL's
+  /// group ends, be it by an abort: it waits until no graph has its kernels.
+  void forgetGraphs();
 
   std::unique_ptr<cuda::Driver> driver;
   collectives::Collectives *const ranks;
   const p2p::Path path;
+  const std::string ncclFile;
   cuda::Ordinal device = 0;
   cuda::Context context = nullptr;
   cuda::Stream stream = nullptr;
@@ -126,6 +132,7 @@ private:
   std::span<const Dispatch> running; ///< What was run last, for its names.
   std::unordered_map<uint64_t, Recorded> recorded;
   size_t graphs = 0;
+  cuda::GraphExec timed = nullptr; ///< What time() runs.
   uint64_t runs = 0;
 };
 

@@ -81,7 +81,7 @@ Status CudaDevice::connect(const plan::Plan &plan) {
   }
   if (byRuntime) {
     MLA_ASSIGN_OR_RETURN(std::shared_ptr<const nccl::Library> library,
-                         nccl::Library::load());
+                         nccl::Library::load(ncclFile));
     MLA_ASSIGN_OR_RETURN(
         group, nccl::Group::create(library, place, *ranks, ranks->timeout()));
     MLA_ASSIGN_OR_RETURN(uint64_t bytes, gatheredBytes(plan));
@@ -94,8 +94,12 @@ Status CudaDevice::connect(const plan::Plan &plan) {
 
 std::string CudaDevice::exchangeText() const {
   std::string text = peers ? peers->path() : "";
-  if (group)
+  if (group) {
     text += (peers ? ", NCCL " : "NCCL ") + ncclVersion;
+    const char *off = std::getenv("NCCL_P2P_DISABLE");
+    if (off && std::strtol(off, nullptr, 10) != 0)
+      text += std::string(" by memory of the host (NCCL_P2P_DISABLE=") + off + ")";
+  }
   return text;
 }
 
@@ -157,6 +161,7 @@ Status CudaDevice::finish(const std::string &attempt) {
   auto giveUp = [&] {
     if (peers)
       peers->abort();
+    forgetGraphs();
     if (group)
       group->abort(ioError("another rank has ended"));
   };

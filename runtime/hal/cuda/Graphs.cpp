@@ -97,6 +97,17 @@ void CudaDevice::evict() {
     std::erase_if(recorded, [](const auto &e) { return !e.second.exec; });
 }
 
+void CudaDevice::forgetGraphs() {
+  for (auto &[key, list] : recorded)
+    if (list.exec)
+      driver->graphExecDestroy(list.exec);
+  recorded.clear();
+  graphs = 0;
+  if (timed)
+    driver->graphExecDestroy(timed);
+  timed = nullptr;
+}
+
 Status CudaDevice::run(const Module &module, std::span<const Dispatch> list,
                        uint64_t key) {
   MLA_RETURN_IF_ERROR(enter());
@@ -131,7 +142,7 @@ Result<std::vector<double>> CudaDevice::time(const Module &module,
   MLA_RETURN_IF_ERROR(enter());
   std::string attempt =
       "to time " + std::to_string(list.size()) + " launches";
-  MLA_ASSIGN_OR_RETURN(GraphExec exec, record(module, list));
+  MLA_ASSIGN_OR_RETURN(timed, record(module, list));
   // What other ranks need not do they may not be here for.
   if (exchanges(module, list))
     MLA_RETURN_IF_ERROR(meet("recording kernels to time"));
@@ -143,7 +154,7 @@ Result<std::vector<double>> CudaDevice::time(const Module &module,
       MLA_RETURN_IF_ERROR(
           check(driver->eventCreate(&event, 0), "cuEventCreate", attempt));
     for (Event event : events) {
-      MLA_RETURN_IF_ERROR(check(driver->graphLaunch(exec, stream),
+      MLA_RETURN_IF_ERROR(check(driver->graphLaunch(timed, stream),
                                 "cuGraphLaunch", attempt));
       MLA_RETURN_IF_ERROR(
           check(driver->eventRecord(event, stream), "cuEventRecord", attempt));
@@ -163,7 +174,9 @@ Result<std::vector<double>> CudaDevice::time(const Module &module,
   for (Event event : events)
     if (event)
       driver->eventDestroy(event);
-  driver->graphExecDestroy(exec);
+  if (timed)
+    driver->graphExecDestroy(timed);
+  timed = nullptr;
   return seconds;
 }
 
