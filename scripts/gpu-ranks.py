@@ -3,11 +3,12 @@
 
   gpu-ranks.py plans                the plans that a bundle holds: a line each of
                                     MODEL FORMAT NAME and options of mla-compile
-  gpu-ranks.py run FOLDER MODELS OUT.json [--gpu LIST] [--jobs N] [--only TEXT] -- OPTIONS
+  gpu-ranks.py run FOLDER MODELS OUT.json [--gpu LIST] [--jobs N] [--only BEGIN] -- OPTIONS
                                     FOLDER/MODEL.FORMAT/{host,one,NAME}: plans for the
                                     host, for one GPU and for several ranks;
-                                    MODELS/MODEL.FORMAT: checkpoints; OPTIONS: of
-                                    mla-run for several ranks
+                                    MODELS/MODEL.FORMAT: checkpoints; BEGIN: of the
+                                    names that are run; OPTIONS: of mla-run for
+                                    several ranks
 
 Compares logits: of two sequences that end behind two pages and with the last token of
 one, at once and in pieces of 7 tokens, and of a third token by token. All ranks must
@@ -117,7 +118,7 @@ def run(args, options):
                 sys.exit(f"{model}, one GPU: {entry['failed']}")
             alone[case] = entry
             results.append(entry)
-        names = sorted(n for n in os.listdir(folder) if n not in ("host", "one") and args.only in n)
+        names = sorted(n for n in os.listdir(folder) if n not in ("host", "one") and n.startswith(args.only))
         several = ["--gpu", args.gpu, "--check-ranks", "--collective-timeout", "30", *options]
         if args.gpu == "each":
             several = several[2:]

@@ -73,7 +73,7 @@ static Result<std::vector<double>> measureOne(Gpu &gpu,
     auto enqueue = [&]() -> Status {
       for (int n = 0; n < inGraph; ++n)
         MLA_RETURN_IF_ERROR(kernels->launch(c.kernel, gpu.stream,
-                                            peers->table(), buffers, c.rows,
+                                            peers.get(), buffers, c.rows,
                                             static_cast<uint32_t>(n), n > 0));
       return {};
     };

@@ -130,7 +130,7 @@ void Launch::run() const {
     *wide(0) += static_cast<int64_t>(arguments[1]) * static_cast<int64_t>(grid);
     break;
   case Kernel::Exchange:
-    *wide(0) += static_cast<int64_t>(arguments[1]);
+    *wide(0) += static_cast<int64_t>(arguments[1]) * static_cast<int64_t>(grid);
     break;
   case Kernel::Matrix:
     wide(0)[0] = 2000, wide(0)[1] = 1000; // 2 GHz

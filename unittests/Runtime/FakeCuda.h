@@ -6,7 +6,7 @@
 //
 //   add(address, value)     adds value * grid to the integer at address
 //   large()                 needs 200 kB of shared memory, in 64 threads
-//   exchange(peers, value)  adds value to the integer at `peers`
+//   exchange(peers, value)  adds value * grid to the integer at `peers`
 //
 // Several threads may call it, of which one at a time records.
 //

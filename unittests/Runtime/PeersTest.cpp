@@ -119,6 +119,8 @@ TEST_F(PeersTest, OnTheDevices) {
         [&](p2p::Peers &peers, const p2p::Place &, int rank) -> Status {
           EXPECT_EQ(peers.path(), gpus == 1 ? "one GPU" : "peer access");
           EXPECT_EQ(peers.sharesDevice(), gpus < 4);
+          // Half of 132 multiprocessors, among the ranks of a GPU.
+          EXPECT_EQ(peers.mostBlocks(), gpus == 1 ? 16 : gpus == 2 ? 33 : 66);
           return checkTable(peers, rank, 4, owners);
         }));
     // All ranks are here: each other's memory is that memory.
@@ -310,6 +312,35 @@ TEST_F(CudaRanksTest, NothingBehindAnExchangeBeginsEarlyOnASharedGpu) {
     EXPECT_EQ(cuda->earlyLaunches, gpus == 1 ? 4 : 12);
     cuda->launches = cuda->recordings = cuda->replays = cuda->earlyLaunches = 0;
   }
+}
+
+/// Of a GPU with two ranks as of one with a rank, whatever it has itself.
+TEST_F(PeersTest, TheFullestGpuBoundsTheBlocksOfAll) {
+  expectWell(connected(3, 2, Path::Any,
+                       [&](p2p::Peers &peers, const p2p::Place &, int) {
+                         EXPECT_EQ(peers.mostBlocks(), 33);
+                         return Status();
+                       }));
+}
+
+TEST_F(CudaRanksTest, ExchangesLeaveHalfOfAGpu) {
+  for (int gpus : {1, 2})
+    for (int64_t grid : {7, 33, 1000}) {
+      expectWell(onDevices(
+          gpus, [&](hal::Device &device, hal::Module &module, int) -> Status {
+            MLA_ASSIGN_OR_RETURN(
+                auto buffer, device.allocate(8, hal::Access::Device, "a test"));
+            const uint64_t arguments[] = {buffer->address(), 1};
+            const hal::Dispatch list[] = {{1, grid, arguments}};
+            for (int i = 0; i < 3; ++i)
+              MLA_RETURN_IF_ERROR(device.run(module, list, 5));
+            int64_t value = 0;
+            MLA_RETURN_IF_ERROR(device.read(
+                *buffer, 0, std::as_writable_bytes(std::span(&value, 1))));
+            EXPECT_EQ(value, 3 * std::min<int64_t>(grid, gpus == 1 ? 33 : 66));
+            return {};
+          }));
+    }
 }
 
 TEST_F(CudaRanksTest, AnErrorBetweenRanksStays) {

@@ -25,7 +25,7 @@ protected:
   void SetUp() override {
     cuda = test::freshCuda();
     ASSERT_TRUE(cuda) << dlerror();
-    cuda->totalMemory = uint64_t(192) << 20;
+    cuda->totalMemory = uint64_t(320) << 20;
     options.output = folder.path() / "machine.json";
     options.driver = MLA_FAKE_CUDA;
     options.nccl = "/nonexistent/libnccl.so";
@@ -89,7 +89,7 @@ TEST_F(ProbeTest, OneGpu) {
   EXPECT_EQ(m.architecture, "sm_90a");
   EXPECT_EQ(m.devices, 1);
   EXPECT_EQ(m.multiprocessors, 132);
-  EXPECT_EQ(m.memoryBytes, 192 << 20);
+  EXPECT_EQ(m.memoryBytes, 320 << 20);
   EXPECT_EQ(m.l2Bytes, 50 << 20);
   EXPECT_EQ(m.clockHz, 2e9);
   EXPECT_EQ(m.launchGapSeconds, 1e-6); // 500 launches in 0.5 ms

@@ -18,6 +18,10 @@
 // plan is loaded and then written by kernels alone. A peer may be another context,
 // process or device: every access to its memory is of system scope.
 //
+// Such a kernel does all of its work in however many blocks it is launched: the
+// runtime may take fewer than its grid, as many on all ranks, so that blocks that wait
+// never fill a device.
+//
 // A kernel that waits in vain claims the report (an exchange of `claimed` from 0
 // to 1), fills it, sets the abort word and ends; what it computes then means
 // nothing. The host looks at the abort word when a step has ended.

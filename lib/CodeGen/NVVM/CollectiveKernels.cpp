@@ -3,7 +3,8 @@
 // Part of mla. All-reduce in one step and in two, and all-gather; Exchange.h has the
 // protocol. Every kernel has up to layout.blocks blocks of 256 threads, a few words
 // of shared memory and up to 128 registers: so few that blocks that wait never fill a
-// GPU. The next launch may begin at once (gridTrigger), so that its weights are
+// GPU. How many there are is the launch's to say, as long as it is the same on all
+// ranks: with several on one GPU, fewer. The next launch may begin at once (gridTrigger), so that its weights are
 // fetched while this one waits.
 //
 //   kernel     stored in each rank's memory             bound by

@@ -24,10 +24,10 @@ struct ExchangeSpec {
   int64_t ranks = 0; ///< 2 to 8; 0: as many as the table says, up to 8
 };
 
-/// Blocks of a kernel among so many ranks: if all of them are on one GPU and wait, half
-/// of its multiprocessors are left to others. More than 32 are of no use.
-inline int64_t exchangeBlocksOf(int64_t ranks, int64_t multiprocessors) {
-  return std::clamp<int64_t>(multiprocessors / (2 * ranks), 1, 32);
+/// Most blocks of a kernel: if all of them wait, half of the multiprocessors are left to
+/// others. With several ranks on a GPU the runtime launches fewer (p2p::Peers).
+inline int64_t exchangeBlocksOf(int64_t multiprocessors) {
+  return std::clamp<int64_t>(multiprocessors / 2, 1, ExchangeLayout::maxBlocks);
 }
 
 struct ReduceSpec {

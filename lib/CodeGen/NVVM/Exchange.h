@@ -57,9 +57,9 @@ namespace mla::nvvm {
 struct ExchangeLayout {
   static constexpr int64_t line = 64, unit = 16, maxRanks = 8, maxBlocks = 64;
   int64_t ranks = maxRanks;    ///< that there are slots for
-  int64_t blocks = 8;          ///< most blocks of a kernel, up to maxBlocks
-  int64_t flaggedUnits = 4096; ///< of a slot
-  int64_t bulkUnits = 4096;    ///< of a slot
+  int64_t blocks = maxBlocks;  ///< most blocks of a kernel, up to maxBlocks
+  int64_t flaggedUnits = 2048; ///< of a slot
+  int64_t bulkUnits = 2048;    ///< of a slot
 
   /// Of block b: counters() + b * line.
   int64_t counters() const { return 0; }

@@ -24,7 +24,7 @@ ExchangeSpec ProgramLowering::exchangeSpec(int64_t ranks) {
   with.layout.ranks = with.ranks = ranks;
   with.layout.blocks = exchangeBlocks
                            ? exchangeBlocks
-                           : exchangeBlocksOf(ranks, gpu.multiprocessors);
+                           : exchangeBlocksOf(gpu.multiprocessors);
   return with;
 }
 

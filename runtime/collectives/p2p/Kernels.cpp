@@ -92,7 +92,7 @@ Kernels::~Kernels() {
   driver.moduleUnload(module);
 }
 
-Status Kernels::launch(Kernel kernel, Stream stream, Address peers,
+Status Kernels::launch(Kernel kernel, Stream stream, const Peers *peers,
                        std::span<const Address> buffers, int64_t rows,
                        uint32_t number, bool early) const {
   const KernelInfo &info = infoOf(kernel);
@@ -110,10 +110,10 @@ Status Kernels::launch(Kernel kernel, Stream stream, Address peers,
   int64_t blocks =
       (rows * info.unitsOfRow + info.unitsOfBlock - 1) / info.unitsOfBlock;
   if (info.exchanges)
-    blocks = std::min(blocks, mostBlocks);
+    blocks = std::min({blocks, mostBlocks, peers->mostBlocks()});
   std::vector<uint64_t> arguments;
   if (info.exchanges)
-    arguments.push_back(peers);
+    arguments.push_back(peers->table());
   arguments.insert(arguments.end(), buffers.begin(), buffers.end());
   if (info.exchanges) {
     arguments.push_back(static_cast<uint64_t>(rows));

@@ -12,7 +12,7 @@
 #define MLA_RUNTIME_COLLECTIVES_P2P_KERNELS_H
 
 #include "mla/Support/Status.h"
-#include "runtime/hal/cuda/Driver.h"
+#include "runtime/collectives/p2p/Peers.h"
 #include <array>
 #include <memory>
 #include <span>
@@ -65,11 +65,11 @@ struct KernelInfo {
   int buffers; ///< without the peers
   bool exchanges;
   /// Blocks: ceil(rows * unitsOfRow / unitsOfBlock), of kernels that exchange no more
-  /// than mostBlocks.
+  /// than mostBlocks and Peers::mostBlocks().
   int64_t unitsOfRow, unitsOfBlock;
 };
 
-constexpr int64_t mostBlocks = 8;
+constexpr int64_t mostBlocks = 64;
 constexpr KernelInfo kernelTable[] = {
     {"all_reduce_one_shot_bf16_1", 2, true, 1, 1024},
     {"all_reduce_two_shot_bf16_1", 2, true, 1, 2048},
@@ -102,7 +102,7 @@ constexpr const KernelInfo &infoOf(Kernel kernel) {
 }
 
 /// Exchange memory of a rank that these kernels need, as Peers::connect() takes it.
-constexpr uint64_t exchangeBytes = 16'786'944;
+constexpr uint64_t exchangeBytes = 67'244'032;
 /// Of a block, enough for each of them.
 constexpr unsigned sharedBytes = 32 << 10;
 
@@ -119,13 +119,13 @@ public:
   Kernels(const Kernels &) = delete;
   Kernels &operator=(const Kernels &) = delete;
 
-  /// One launch into `stream`; none if there are no rows. `peers` is Peers::table(),
-  /// `number` what a report calls the launch; both are for kernels that exchange.
+  /// One launch into `stream`; none if there are no rows. `peers` and `number`, what a
+  /// report calls the launch, are for kernels that exchange.
   /// `early`: may begin while the one before it runs, which must be false behind a
   /// kernel that exchanges with ranks on the same GPU. Invalid unless there are as
   /// many buffers as the table says and the rows fit the kernels' 32 bits.
   Status launch(Kernel kernel, hal::cuda::Stream stream,
-                hal::cuda::Address peers,
+                const Peers *peers,
                 std::span<const hal::cuda::Address> buffers, int64_t rows,
                 uint32_t number = 0, bool early = false) const;
 

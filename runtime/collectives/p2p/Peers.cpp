@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -42,6 +43,11 @@ Result<Identity> identify(const Place &place) {
     return ioError("cannot read /proc/sys/kernel/random/boot_id, which tells "
                    "machines apart");
   std::snprintf(id.machine, sizeof id.machine, "%s", boot.c_str());
+  if (Code code = place.driver.deviceGetAttribute(
+          &id.multiprocessors, MultiprocessorCount, place.device);
+      code != Success)
+    return ioError("cuDeviceGetAttribute failed to count multiprocessors: " +
+                   place.driver.describe(code));
   Code code = place.driver.deviceGetPCIBusId(
       id.device, int(sizeof id.device) - 1, place.device);
   if (code != Success)
@@ -60,6 +66,18 @@ Result<Identity> identify(const Place &place) {
 }
 
 bool same(const char *a, const char *b) { return !std::strcmp(a, b); }
+
+/// What Peers::mostBlocks() says, of who is on which device.
+int64_t mostBlocksOf(std::span<const Identity> identities) {
+  int64_t most = std::numeric_limits<int64_t>::max();
+  for (const Identity &one : identities) {
+    auto ranks = std::count_if(
+        identities.begin(), identities.end(),
+        [&](const Identity &other) { return same(one.device, other.device); });
+    most = std::min<int64_t>(most, one.multiprocessors / (2 * ranks));
+  }
+  return std::max<int64_t>(most, 1);
+}
 
 } // namespace
 
@@ -88,6 +106,7 @@ struct Peers::State {
   Signals *signals = nullptr; ///< Pinned.
   Address table = 0;
   bool sharesDevice = false;
+  int64_t mostBlocks = 1;
   std::string path;
 };
 
@@ -95,6 +114,7 @@ Peers::Peers(std::unique_ptr<State> state) : state(std::move(state)) {}
 Peers::~Peers() = default;
 Address Peers::table() const { return state->table; }
 bool Peers::sharesDevice() const { return state->sharesDevice; }
+int64_t Peers::mostBlocks() const { return state->mostBlocks; }
 const std::string &Peers::path() const { return state->path; }
 
 Status Peers::State::fillTable() {
@@ -140,6 +160,7 @@ Result<std::unique_ptr<Peers>> Peers::connect(const Place &place, uint64_t bytes
 
   auto own = static_cast<size_t>(ranks.rank());
   bool oneDevice = true, oneProcess = true;
+  state->mostBlocks = mostBlocksOf(identities);
   for (size_t r = 0; r < identities.size(); ++r) {
     const Identity &other = identities[r];
     if (!same(other.machine, identities[0].machine))

@@ -74,6 +74,9 @@ public:
   hal::cuda::Address table() const;
   /// Whether another rank is on this device.
   bool sharesDevice() const;
+  /// Most blocks of a launch that exchanges, the same on all ranks: if those of all
+  /// ranks on a device wait, half of its multiprocessors are left to other kernels.
+  int64_t mostBlocks() const;
   /// Where the memory lies, and why not on the devices: "one GPU", "peer access", "peer
   /// access (CUDA IPC)", "memory of the host (rank 0: no peer access from GPU ...)".
   const std::string &path() const;

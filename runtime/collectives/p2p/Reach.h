@@ -34,6 +34,7 @@ protected:
 struct Identity {
   char machine[64] = {}; ///< That has booted once.
   char device[32] = {};  ///< PCI bus id.
+  int32_t multiprocessors = 0;
   uint64_t process = 0;  ///< Random.
 };
 

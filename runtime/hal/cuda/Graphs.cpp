@@ -38,7 +38,11 @@ Status CudaDevice::launch(const Module &module,
       return invalid("kernel '" + kernel.name + "': a grid has at most 2^31 - 1 "
                      "blocks, found " + std::to_string(dispatch.grid));
     LaunchConfig config;
-    config.gridX = static_cast<unsigned>(dispatch.grid);
+    // Whatever grid all ranks give a kernel that exchanges, it does everything.
+    int64_t blocks = kernel.exchanges
+                         ? std::min(dispatch.grid, peers->mostBlocks())
+                         : dispatch.grid;
+    config.gridX = static_cast<unsigned>(blocks);
     config.blockX = kernel.threads;
     config.sharedBytes = kernel.sharedBytes;
     config.stream = stream;

@@ -35,29 +35,29 @@ func.func @step(%ids: tensor<?xi32>, %batch: !mla.batch) -> tensor<?x128xf32> {
   return %logits : tensor<?x128xf32>
 }
 
-// CHECK: mla.program @step1 attributes {exchange_bytes = 11548240 : i64
+// CHECK: mla.program @step1 attributes {exchange_bytes = 33689600 : i64
 // CHECK-DAG: %[[PEERS:.*]] = mla.peers : !mla.peers
 // CHECK-DAG: %[[LOGITS:.*]] = mla.port "logits"
 // CHECK: mla.launch @embedding_{{.*}}, %[[E:[^ ]*]] :
-// CHECK: mla.launch @all_reduce_one_shot_bf16_8_blocks11_256 grid "min(11, ceildiv(tokens * 256, 1024))"(%[[PEERS]], %[[E]], %[[H0:[^ ]*]] : !mla.peers, {{.*}}) scalars ["tokens", "1"]
+// CHECK: mla.launch @all_reduce_one_shot_bf16_8_256 grid "min(64, ceildiv(tokens * 256, 1024))"(%[[PEERS]], %[[E]], %[[H0:[^ ]*]] : !mla.peers, {{.*}}) scalars ["tokens", "1"]
 // CHECK-NOT: mla.launch @rms_norm
 // CHECK: mla.launch @linear_stream_{{[^ ]*}}_norm_{{[^ ]*}} grid {{.*}}(%[[H0]],
 // CHECK: mla.launch @linear_stream_{{.*}}, %[[Y:[^ ]*]] :
-// CHECK: mla.launch @all_reduce_one_shot_bf16_8_blocks11_256_residual grid {{.*}}(%[[PEERS]], %[[Y]], %[[H0]], %[[H1:[^ ]*]] : {{.*}}) scalars ["tokens", "4"]
+// CHECK: mla.launch @all_reduce_one_shot_bf16_8_256_residual grid {{.*}}(%[[PEERS]], %[[Y]], %[[H0]], %[[H1:[^ ]*]] : {{.*}}) scalars ["tokens", "4"]
 // CHECK-NOT: mla.launch @add
 // CHECK: mla.launch @linear_stream_{{[^ ]*}}_norm_{{[^ ]*}}_outputs grid {{.*}}(%[[H1]], {{.*}}, %[[PART:[^ ]*]], %{{[^ ]*}} :
-// CHECK: mla.launch @all_gather_flagged_f32_8_blocks11_16x128 grid "min(11, ceildiv(outputs * 8, 256))"(%[[PEERS]], %[[PART]], %[[LOGITS]] : {{.*}}) scalars ["outputs", "6"]
+// CHECK: mla.launch @all_gather_flagged_f32_8_16x128 grid "min(64, ceildiv(outputs * 8, 256))"(%[[PEERS]], %[[PART]], %[[LOGITS]] : {{.*}}) scalars ["outputs", "6"]
 
 // FEW: mla.program @step8
-// FEW: mla.launch @all_reduce_norm_bf16_8_blocks11_256_bf16_358637bd grid "min(11, ceildiv(tokens * 64, 256))"(%[[PEERS:[^ ]*]], %{{[^ ]*}}, %[[H0:[^ ]*]], %[[GAMMA:[^ ]*]], %[[N0:[^ ]*]] :
+// FEW: mla.launch @all_reduce_norm_bf16_8_256_bf16_358637bd grid "min(64, ceildiv(tokens * 64, 256))"(%[[PEERS:[^ ]*]], %{{[^ ]*}}, %[[H0:[^ ]*]], %[[GAMMA:[^ ]*]], %[[N0:[^ ]*]] :
 // FEW-NOT: mla.launch @rms_norm
 // FEW: mla.launch @linear_tile_{{[^ ]*}} grid {{.*}}(%[[N0]],
-// FEW: mla.launch @all_reduce_norm_bf16_8_blocks11_256_residual_bf16_358637bd grid {{.*}}(%[[PEERS]], %{{[^ ]*}}, %[[H0]], %{{[^ ]*}}, %[[GAMMA]], %{{[^ ]*}} :
+// FEW: mla.launch @all_reduce_norm_bf16_8_256_residual_bf16_358637bd grid {{.*}}(%[[PEERS]], %{{[^ ]*}}, %[[H0]], %{{[^ ]*}}, %[[GAMMA]], %{{[^ ]*}} :
 
-// MANY: mla.program @prefill2048 attributes {exchange_bytes = 23082576 : i64
-// MANY: mla.launch @all_reduce_two_shot_bf16_8_blocks11_256 grid "min(11, ceildiv(tokens * 256, 2048))"
+// MANY: mla.program @prefill2048 attributes {exchange_bytes = 67244032 : i64
+// MANY: mla.launch @all_reduce_two_shot_bf16_8_256 grid "min(64, ceildiv(tokens * 256, 2048))"
 // MANY: mla.launch @pack_rows_{{[^ ]*}}norm
-// MANY: mla.launch @all_reduce_two_shot_bf16_8_blocks11_256_residual
+// MANY: mla.launch @all_reduce_two_shot_bf16_8_256_residual
 // MANY: mla.program @step2048
 
 // BLOCKS: mla.launch @all_reduce_one_shot_bf16_8_blocks4_256 grid "min(4,

@@ -41,7 +41,7 @@ func.func @step(%ids: tensor<?xi32>, %batch: !mla.batch) -> tensor<?x64xf32> {
   return %logits : tensor<?x64xf32>
 }
 
-// CHECK: mla.program @step1 attributes {exchange_bytes = 11548240 : i64
+// CHECK: mla.program @step1 attributes {exchange_bytes = 33689600 : i64
 // CHECK-DAG: %[[PEERS:.*]] = mla.peers : !mla.peers
 // CHECK-DAG: %[[POSITIONS:.*]] = mla.port "positions"
 // CHECK-DAG: %[[SEQUENCE:.*]] = mla.port "sequence"
@@ -49,10 +49,10 @@ func.func @step(%ids: tensor<?xi32>, %batch: !mla.batch) -> tensor<?x64xf32> {
 // CHECK-NOT: mla.launch @shard_batch
 // CHECK: mla.launch @rotary_embedding_{{[^ ]*}} grid "tokens"(%[[POSITIONS]],
 // CHECK: mla.launch @absorb_query_{{[^ ]*}}_and_latent_cache_write_bf16_fp8_e4m3_512_64_358637bd_interleaved_of_8 grid {{.*}}, %[[POSITIONS]], %[[SEQUENCE]], %[[PAGES]], {{.*}}) scalars ["tokens", "pages", "1056964608", "rank"]
-// CHECK: mla.launch @all_gather_flagged_f32_8_blocks11_4608x36864 grid {{.*}}, %[[ALL:[^ ]*]] :
+// CHECK: mla.launch @all_gather_flagged_f32_8_4608x36864 grid {{.*}}, %[[ALL:[^ ]*]] :
 // CHECK: mla.launch @latent_attention_fp8_e4m3_64_512_64_3e000000_of_8_lse_{{[0-9]+}}_one grid {{.*}}(%[[ALL]], %[[POSITIONS]], %[[SEQUENCE]], %[[PAGES]], %[[CACHE:[^ ]*]], %[[PARTIAL:[^ ]*]], %[[SPLITS:[^ ]*]], %[[FOUND:[^ ]*]], %[[LSE:[^ ]*]] : {{.*}}) scalars ["pages", "1056964608", "rank"]
 // CHECK: mla.launch @latent_combine_fp8_e4m3_64_512_64_3e000000_of_8_lse_{{[^ ]*}} grid {{.*}}(%[[POSITIONS]], %[[PARTIAL]], %[[SPLITS]], %[[FOUND]], %[[LSE]] : {{.*}}) scalars ["rank"]
-// CHECK: mla.launch @merge_attention_flagged_bf16_8_blocks11_8_512 grid "min(11, tokens * 8)"(%[[PEERS]], %[[FOUND]], %[[LSE]], %[[OWN:[^ ]*]] : {{.*}}) scalars ["tokens", "{{[0-9]+}}"]
+// CHECK: mla.launch @merge_attention_flagged_bf16_8_8_512 grid "min(64, tokens * 8)"(%[[PEERS]], %[[FOUND]], %[[LSE]], %[[OWN:[^ ]*]] : {{.*}}) scalars ["tokens", "{{[0-9]+}}"]
 // CHECK: mla.launch @expand_value_{{[^ ]*}} grid {{.*}}(%[[OWN]],
 
 // FEW: mla.program @step8
@@ -60,10 +60,10 @@ func.func @step(%ids: tensor<?xi32>, %batch: !mla.batch) -> tensor<?x64xf32> {
 // FEW: mla.launch @latent_attention_fp8_e4m3_64_512_64_3e000000_of_8_lse_{{[0-9]+}}_few grid {{.*}} scalars ["pages", "1056964608", "rank"]
 // FEW: mla.launch @latent_combine_fp8_e4m3_64_512_64_3e000000_of_8_lse_{{.*}} scalars ["rank"]
 
-// MANY: mla.program @prefill2048 attributes {exchange_bytes = 23082576 : i64
+// MANY: mla.program @prefill2048 attributes {exchange_bytes = 67244032 : i64
 // MANY: mla.launch @latent_attention_prefill_fp8_e4m3_64_512_64_3e000000_of_8_lse grid {{.*}}, %[[FOUND:[^ ]*]], %[[LSE:[^ ]*]] : {{.*}}) scalars ["pages", "1056964608", "tokens", "rank"]
 // MANY-NOT: mla.launch @latent_combine
-// MANY: mla.launch @merge_attention_bulk_bf16_8_blocks11_8_512 grid {{.*}}(%{{[^ ]*}}, %[[FOUND]], %[[LSE]], {{.*}}) scalars ["tokens",
+// MANY: mla.launch @merge_attention_bulk_bf16_8_8_512 grid {{.*}}(%{{[^ ]*}}, %[[FOUND]], %[[LSE]], {{.*}}) scalars ["tokens",
 
 // -----
 

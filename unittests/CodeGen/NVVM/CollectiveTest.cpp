@@ -71,9 +71,9 @@ TEST(Collectives, AllReduceNorm) {
       allReduceNorm(site, with, {{256}, Format::F32, 1e-6}, "tokens");
     });
   const Gpu &gpu = *lookupGpu("sm_120a");
-  EXPECT_TRUE(canReduceNorm(among(8), {16384}, gpu));
-  EXPECT_FALSE(canReduceNorm(among(8), {32768}, gpu));
-  EXPECT_FALSE(canReduceNorm(among(8), {16384, Format::F32}, gpu));
+  EXPECT_TRUE(canReduceNorm(among(8), {8192}, gpu));
+  EXPECT_FALSE(canReduceNorm(among(8), {8196}, gpu));
+  EXPECT_FALSE(canReduceNorm(among(8), {8192, Format::F32}, gpu));
 }
 
 TEST(Collectives, AllGather) {
@@ -128,6 +128,14 @@ TEST(Collectives, ManyOrFewBlocks) {
       allGather(site, with, {{{64, 512}}}, "tokens");
       mergeAttention(site, with, {8, 512}, "tokens");
     });
+}
+
+/// Half of a GPU's multiprocessors, as far as there are places.
+TEST(Collectives, BlocksOfAGpu) {
+  EXPECT_EQ(exchangeBlocksOf(132), 64);
+  EXPECT_EQ(exchangeBlocksOf(188), 64);
+  EXPECT_EQ(exchangeBlocksOf(36), 18);
+  EXPECT_EQ(exchangeBlocksOf(1), 1);
 }
 
 /// What a wait must not do is hold a GPU: no grid is larger than the blocks that may

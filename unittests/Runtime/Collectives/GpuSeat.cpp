@@ -165,7 +165,7 @@ Status Seat::launch(p2p::Kernel kernel, const p2p::Peers *peers,
   std::vector<Address> addresses;
   for (const Values &values : buffers)
     addresses.push_back(values.device);
-  return kernels->launch(kernel, stream, peers ? peers->table() : 0, addresses,
+  return kernels->launch(kernel, stream, peers, addresses,
                          rows, number, early);
 }
 

@@ -50,8 +50,8 @@ def LowerToNVVMPass : Pass<"mla-lower-to-nvvm", "::mlir::ModuleOp"> {
     Option<"activations", "activations", "std::string", "\"16bit\"",
            "16bit or fp4">,
     Option<"exchangeBlocks", "exchange-blocks", "int64_t", "0",
-           "Most blocks of a kernel that waits for other ranks; 0: so many that those "
-           "of all ranks fill half of one GPU">
+           "Most blocks of a kernel that waits for other ranks; 0: so many that they "
+           "fill half of a GPU, of which the runtime gives each rank on it a part">
   ];
   let statistics = [
     Statistic<"numKernels", "kernels", "Kernels made">,
