@@ -120,4 +120,19 @@ TEST_F(CudaExchangeTest, OneThatIsTimed) {
       << status.message();
 }
 
+/// What NCCL falls back to is said as it is of our kernels.
+TEST_F(CudaExchangeTest, NcclWithoutPeers) {
+  auto text = [&] {
+    auto facts = device->facts();
+    return facts.ok() ? facts->exchange : facts.status().message();
+  };
+  ASSERT_EQ(unsetenv("NCCL_P2P_DISABLE"), 0);
+  EXPECT_TRUE(text().starts_with("NCCL ")) << text();
+  EXPECT_EQ(text().find("memory of the host"), std::string::npos) << text();
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  EXPECT_TRUE(text().ends_with(" by memory of the host (NCCL_P2P_DISABLE=1)"))
+      << text();
+  unsetenv("NCCL_P2P_DISABLE");
+}
+
 } // namespace

@@ -481,9 +481,10 @@ TEST_P(GpuRows, ManyReplaysOfOneGraph) {
 // A rank that is late in a graph is waited for; one that does not come ends the others,
 // which say in which launch, and the GPU can be used again.
 TEST_P(GpuRows, LateAndMissingInAGraph) {
-  int ranks = atMost(4), absent = ranks - 2;
-  if (backend().hasProcesses() && gpuFacts.gpus < ranks)
+  if (backend().hasProcesses() && gpuFacts.gpus < 2)
     GTEST_SKIP() << "processes on one GPU take turns of seconds while others wait";
+  int ranks = atMost(backend().hasProcesses() ? std::min(gpuFacts.gpus, 4) : 4),
+      absent = ranks - 2;
   for (bool comes : {true, false, true}) {
     auto outcomes = run(ranks, [=](Member &any) -> Status {
       auto &member = static_cast<P2pMember &>(any);
