@@ -38,8 +38,9 @@ def step(*paths):
         with open(path) as f:
             data = json.load(f)
         name = os.path.basename(path)[: -len(".json")]
-        print(f"{name}: {1e6 * data['step_seconds_device']:.1f} us a step, "
-              f"{data.get('device_over_floor', 0):.2f} times its floor at "
+        floor = (f"{data['device_over_floor']:.2f} times its floor"
+                 if "device_over_floor" in data else "no floor")
+        print(f"{name}: {1e6 * data['step_seconds_device']:.1f} us a step, {floor} at "
               f"{data.get('read_ceiling_bytes_per_second', 0) / 1e9:.0f} GB/s")
         for k in sorted(data["kernels"], key=lambda k: -k["seconds"] * k["launches"]):
             print(f"  {1e6 * k['seconds'] * k['launches']:8.1f} us = {k['launches']:4} x "

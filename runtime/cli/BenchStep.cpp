@@ -35,11 +35,13 @@ struct KernelCost {
   size_t launches = 0, measured = 0; ///< In the step; of which were measured.
   double seconds = 0;                ///< Of one launch.
   double bytes = 0;                  ///< Weights and cache that one reads.
+  bool atMost = false;               ///< It may read fewer.
 };
 
 struct StepCost {
   double wall = 0, device = 0; ///< Seconds of a step.
   double bytes = 0;            ///< Weights and cache that it reads.
+  bool atMost = false;         ///< It may read fewer.
   double ceiling = 0;          ///< Bytes a second; 0 if not measured.
   std::vector<KernelCost> kernels;
 };
@@ -49,7 +51,14 @@ int64_t attendedRows(const BenchSetting &setting) {
   return setting.sequences * (setting.context + setting.tokens);
 }
 
-/// Bytes of weights and cache rows that a launch reads.
+/// Whether a launch may read fewer weights than its plan says: of experts that several
+/// tokens choose the plan counts as many as if all choices differed.
+bool readsAtMost(const plan::Launch &launch, const BenchSetting &setting) {
+  return !launch.weightBytes.isConstant() &&
+         setting.sequences * setting.tokens > 1;
+}
+
+/// Bytes of weights and cache rows that a launch reads, at most.
 Result<double> launchBytes(const plan::Plan &plan, const plan::Launch &launch,
                            const plan::SymbolValues &symbols, int64_t rows) {
   MLA_ASSIGN_OR_RETURN(int64_t weights, launch.weightBytes.evaluate(symbols));
@@ -150,10 +159,13 @@ Status measureKernels(runtime::Engine &engine,
       MLA_ASSIGN_OR_RETURN(double bytes,
                            launchBytes(plan, program.launches[l], step.symbols,
                                        attendedRows(setting)));
+      bool atMost = readsAtMost(program.launches[l], setting);
       cost.bytes += bytes;
+      cost.atMost |= atMost;
       if (own != places)
         continue;
       kernel.bytes += bytes;
+      kernel.atMost |= atMost;
       list.push_back(step.launches[l]);
     }
     if (list.empty())
@@ -245,12 +257,13 @@ Json toJson(runtime::Engine &engine, const BenchSetting &setting,
       {"step_seconds_wall", cost.wall},
       {"step_seconds_device", cost.device},
       {"step_bytes", cost.bytes},
+      {"bytes_at_most", cost.atMost},
       {"read_ceiling_bytes_per_second", cost.ceiling}};
   if (!engine.plan().ranks.isOne())
     json["ranks"] = engine.plan().ranks.count;
   if (!facts.exchange.empty())
     json["exchange"] = facts.exchange;
-  if (cost.ceiling > 0) {
+  if (cost.ceiling > 0 && !cost.atMost) {
     json["floor_seconds"] = cost.bytes / cost.ceiling;
     json["device_over_floor"] = cost.device * cost.ceiling / cost.bytes;
   }
@@ -261,8 +274,9 @@ Json toJson(runtime::Engine &engine, const BenchSetting &setting,
                   {"measured", k.measured},
                   {"seconds", k.seconds},
                   {"bytes", k.bytes},
+                  {"bytes_at_most", k.atMost},
                   {"bytes_per_second", k.seconds > 0 ? k.bytes / k.seconds : 0}};
-    if (cost.ceiling > 0 && k.seconds > 0)
+    if (cost.ceiling > 0 && k.seconds > 0 && !k.atMost)
       entry["share_of_ceiling"] = k.bytes / k.seconds / cost.ceiling;
     kernels.push_back(std::move(entry));
   }
@@ -285,9 +299,13 @@ void print(const BenchSetting &setting, const hal::DeviceFacts &facts,
       << (setting.tokens == 1 ? " token" : " tokens") << " at context "
       << setting.context << " in " << formatNumber(cost.device * 1e3, 3)
       << " ms on the device, " << formatNumber(cost.wall * 1e3, 3)
-      << " ms in all, " << formatNumber(cost.bytes * 1e-9, 3) << " GB, "
+      << " ms in all, " << (cost.atMost ? "at most " : "")
+      << formatNumber(cost.bytes * 1e-9, 3) << " GB, "
       << formatNumber(gigabytes(cost.bytes, cost.device), 0) << " GB/s\n";
-  if (cost.ceiling > 0)
+  if (cost.atMost)
+    out << "experts that several tokens choose are counted as if all choices "
+           "differed: their kernels are marked <, and there is no floor\n";
+  else if (cost.ceiling > 0)
     out << "read ceiling: " << formatNumber(cost.ceiling * 1e-9, 0)
         << " GB/s, so at least "
         << formatNumber(cost.bytes / cost.ceiling * 1e3, 3) << " ms: step is "
@@ -304,9 +322,11 @@ void print(const BenchSetting &setting, const hal::DeviceFacts &facts,
                  7)
         << right(std::to_string(k.launches), 10)
         << right(formatNumber(k.seconds * 1e6, 2), 9)
-        << right(formatNumber(k.bytes * 1e-6, 2), 8)
-        << right(formatNumber(gigabytes(k.bytes, k.seconds), 0), 9)
-        << right(cost.ceiling > 0
+        << right((k.atMost ? "<" : "") + formatNumber(k.bytes * 1e-6, 2), 8)
+        << right((k.atMost ? "<" : "") +
+                     formatNumber(gigabytes(k.bytes, k.seconds), 0),
+                 9)
+        << right(cost.ceiling > 0 && !k.atMost
                      ? formatNumber(gigabytes(k.bytes, k.seconds) /
                                         (cost.ceiling * 1e-9) * 100,
                                     0) +

@@ -262,8 +262,50 @@ TEST(BenchContext, StepAndKernels) {
   EXPECT_EQ(root.at(0)["tokens"].integer(0, 9), 2);
   EXPECT_EQ(root.at(0)["step_bytes"].number(), double(102 * row + weights));
   EXPECT_EQ(root.at(1)["step_bytes"].number(), double(102 * row + weights));
+  EXPECT_FALSE(root.at(0)["bytes_at_most"].boolean());
+  EXPECT_FALSE(root.at(0)["floor_seconds"].absent());
   options.steps = {{1, 1000, 1}}; // Beyond the model's context.
   EXPECT_FALSE(cli::bench(options, out).ok());
+}
+
+/// Experts that several tokens choose may be the same.
+TEST(BenchContext, BytesThatMayBeFewer) {
+  TestPlan files;
+  files.plan.model.vocabSize = TestPlan::nanToken;
+  for (plan::Program &program : files.plan.programs) {
+    program.launches[3].arguments[4] = {plan::Expr(TestPlan::nanToken)};
+    program.launches[3].weightBytes =
+        *plan::Expr::parse("min(tokens * 2, 8) * 1000");
+  }
+  files.write();
+  cli::BenchOptions options;
+  options.plan = files.folder();
+  options.engine.threads = 2;
+  options.steps = {{1, 10, 1}, {3, 10, 1}};
+  options.decodeTokens = options.kernelRepeats = 2;
+  options.json = true;
+  std::ostringstream out;
+  Status status = cli::bench(options, out);
+  ASSERT_TRUE(status.ok()) << status.message();
+  auto json = parsed(out.str());
+  for (size_t s : {0, 1}) {
+    JsonValue step = json->root().at(s);
+    EXPECT_EQ(step["bytes_at_most"].boolean(), s == 1);
+    EXPECT_TRUE(step["floor_seconds"].absent() || s == 0);
+    for (JsonValue kernel : step["kernels"].elements()) {
+      bool head = kernel["name"].string() == "test_head";
+      EXPECT_EQ(kernel["bytes_at_most"].boolean(), s == 1 && head);
+      if (head) {
+        EXPECT_EQ(kernel["bytes"].number(), s == 0 ? 2000 : 6000);
+      }
+    }
+  }
+  options.json = false;
+  out.str("");
+  ASSERT_TRUE(cli::bench(options, out).ok());
+  EXPECT_NE(out.str().find(" in all, at most 0.000"), std::string::npos)
+      << out.str();
+  EXPECT_NE(out.str().find("marked <"), std::string::npos) << out.str();
 }
 
 TEST(PackCommand, WritesAFile) {
