@@ -91,17 +91,14 @@ Status Gpu::start() {
 }
 
 Status Gpu::loadKernels() {
-  std::array<char, 4096> log{};
-  int options[] = {JitErrorLogBuffer, JitErrorLogBufferSizeBytes};
-  void *values[] = {log.data(), reinterpret_cast<void *>(log.size() - 1)};
-  Code code =
-      driver.moduleLoadDataEx(&module, texts[0].text, 2, options, values);
+  std::string log;
+  Code code = driver.loadModule(&module, texts[0].text, log);
   if (code != Success) {
     std::string message =
         check(code, "cuModuleLoadDataEx", "to compile the probe's kernels")
             .message();
-    if (log[0] != '\0')
-      message += "\n" + std::string(log.data());
+    if (!log.empty())
+      message += "\n" + log;
     return code == UnsupportedPtxVersion
                ? unsupported(message + "; a newer driver is needed")
                : internalError(message);

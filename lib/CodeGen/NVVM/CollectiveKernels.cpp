@@ -211,168 +211,178 @@ static Ptr value(Ptr base, V index) {
 // All-reduce
 //===----------------------------------------------------------------------===//
 
-/// The kernel's name and grid; both forms have a unit a thread at least.
-static Kernel reduceKernel(StringRef family, const ExchangeSpec &with,
-                           const ReduceSpec &spec, UnitShape unit,
-                           StringRef symbol) {
+namespace {
+/// What both forms have in common, for the exchanges between.
+struct Reduction {
+  KernelBuilder &k;
+  Exchange &exchange;
+  UnitShape unit;
+  V low, high; ///< units of this block
+  function_ref<Vs(Ptr from, const ThreadUnit &)> load;
+  function_ref<void(const ThreadUnit &, ArrayRef<V> sum)> store; ///< to y
+  Ptr x, residual; ///< residual null if there is none
+
+  /// Of the residual that stands before each unit, if there is one.
+  SmallVector<Vs> loadResiduals(ArrayRef<ThreadUnit> units) const {
+    SmallVector<Vs> all;
+    if (residual.value)
+      for (const ThreadUnit &u : units)
+        all.push_back(load(residual, u));
+    return all;
+  }
+  /// Packed, of x.
+  SmallVector<Vs> loadOwn(ArrayRef<ThreadUnit> units) const {
+    SmallVector<Vs> all;
+    for (const ThreadUnit &u : units)
+      all.push_back(packUnit(k, unit, load(x, u)));
+    return all;
+  }
+};
+} // namespace
+
+/// `body` returns how many exchanges there were. Both forms have a unit a thread at
+/// least.
+static Kernel reduceKernel(KernelSite site, StringRef family,
+                           const ExchangeSpec &with, const ReduceSpec &spec,
+                           Transport transport, StringRef symbol,
+                           function_ref<V(const Reduction &)> body) {
+  UnitShape unit{spec.format, spec.pull ? Transport::Pull : transport};
+  int64_t values = unit.values();
   std::string name =
       exchangeName(spec.pull ? (family + "_pull").str() : family.str(), with,
                    spec.format) +
       "_" + std::to_string(spec.width);
   if (spec.residual)
     name += "_residual";
-  return {name, gridOf(with, symbol, spec.width, unit.values())};
+  Kernel kernel{name, gridOf(with, symbol, spec.width, values)};
+  if (exists(site, name))
+    return kernel;
+  KernelBuilder k(site.kernels, site.loc, name, accessOf(spec.residual), 2,
+                  {exchangeThreads, 2});
+  k.gridTrigger();
+  Exchange exchange(k, with.layout, with.ranks, k.buffer(0), k.scalar32(1));
+  Ptr y = k.buffer(spec.residual ? 3 : 2);
+  bool whole = spec.width % values == 0;
+  V count = k.scalar32(0) * spec.width;
+  auto [low, high] = shareOf(k, k.ceilDiv(count, values));
+  k.gridWait();
+  exchange.begin();
+  auto load = [&](Ptr from, const ThreadUnit &u) {
+    V at = u.index * values;
+    return loadUnit(k, unit, value(from, at), whole ? V() : count - at, true);
+  };
+  auto store = [&](const ThreadUnit &u, ArrayRef<V> sum) {
+    V at = u.index * values;
+    whenThere(k, u, [&] {
+      storeUnit(k, value(y, at), sum, whole ? V() : count - at, true);
+    });
+  };
+  exchange.end(body({k, exchange, unit, low, high, load, store, k.buffer(1),
+                     spec.residual ? k.buffer(2) : Ptr()}));
+  k.finish();
+  return kernel;
+}
+
+static void addTo(Vs &sum, ArrayRef<V> residual) {
+  for (auto [to, v] : llvm::zip(sum, residual))
+    to = v + to;
 }
 
 Kernel allReduceOneShot(KernelSite site, const ExchangeSpec &with,
                         const ReduceSpec &spec, StringRef symbol) {
-  UnitShape unit{spec.format, spec.pull ? Transport::Pull : Transport::Flagged};
-  Kernel kernel =
-      reduceKernel("all_reduce_one_shot", with, spec, unit, symbol);
-  if (exists(site, kernel.name))
-    return kernel;
-  KernelBuilder k(site.kernels, site.loc, kernel.name, accessOf(spec.residual),
-                  2, {exchangeThreads, 2});
-  k.gridTrigger();
-  Exchange exchange(k, with.layout, with.ranks, k.buffer(0), k.scalar32(1));
-  Ptr x = k.buffer(1), y = k.buffer(spec.residual ? 3 : 2);
-  int64_t values = unit.values();
-  bool whole = spec.width % values == 0;
-  V count = k.scalar32(0) * spec.width;
-  auto [low, high] = shareOf(k, k.ceilDiv(count, values));
-  k.gridWait();
-  exchange.begin();
-  V rounds = eachRound(
-      k, low, high,
-      k.i32(spec.pull ? with.layout.bulkUnits : with.layout.flaggedUnits),
-      [&](V round, V first, V end) {
-        auto epoch = exchange.epoch(unit.transport, round);
-        int64_t atOnce = exchange.unitsAtOnce();
-        auto load = [&](Ptr from, const ThreadUnit &u) {
-          V at = u.index * values;
-          return loadUnit(k, unit, value(from, at), whole ? V() : count - at,
-                          true);
-        };
-        eachUnits(k, first, end, atOnce, [&](ArrayRef<ThreadUnit> units) {
-          SmallVector<Vs> own;
-          for (const ThreadUnit &u : units)
-            own.push_back(packUnit(k, unit, load(x, u)));
-          for (auto [u, words] : llvm::zip(units, own))
-            whenThere(k, u,
-                      [&] { exchange.sendAll(epoch, u.index - first, words); });
-        });
-        exchange.arrive(epoch);
-        eachUnits(k, first, end, atOnce, [&](ArrayRef<ThreadUnit> units) {
-          Vs slots;
-          SmallVector<Vs> sums;
-          for (const ThreadUnit &u : units) {
-            slots.push_back(u.index - first);
-            if (spec.residual)
-              sums.push_back(load(k.buffer(2), u));
-          }
-          for (auto [i, words] :
-               llvm::enumerate(exchange.receive(epoch, slots))) {
-            Vs sum = sumUnits(k, unit, words);
-            if (spec.residual)
-              for (auto [to, v] : llvm::zip(sum, sums[i]))
-                to = v + to;
-            V at = units[i].index * values;
-            whenThere(k, units[i], [&] {
-              storeUnit(k, value(y, at), sum, whole ? V() : count - at, true);
-            });
-          }
-        });
-        k.barrier();
+  auto body = [&](const Reduction &r) {
+    auto &[k, exchange, unit, low, high, load, store, x, residual] = r;
+    int64_t atOnce = exchange.unitsAtOnce();
+    V most =
+        k.i32(spec.pull ? with.layout.bulkUnits : with.layout.flaggedUnits);
+    return eachRound(k, low, high, most, [&](V round, V first, V end) {
+      auto epoch = exchange.epoch(unit.transport, round);
+      eachUnits(k, first, end, atOnce, [&](ArrayRef<ThreadUnit> units) {
+        for (auto [u, words] : llvm::zip(units, r.loadOwn(units)))
+          whenThere(k, u,
+                    [&] { exchange.sendAll(epoch, u.index - first, words); });
       });
-  exchange.end(rounds);
-  k.finish();
-  return kernel;
+      exchange.arrive(epoch);
+      eachUnits(k, first, end, atOnce, [&](ArrayRef<ThreadUnit> units) {
+        Vs slots;
+        for (const ThreadUnit &u : units)
+          slots.push_back(u.index - first);
+        SmallVector<Vs> before = r.loadResiduals(units);
+        for (auto [i, words] :
+             llvm::enumerate(exchange.receive(epoch, slots))) {
+          Vs sum = sumUnits(k, unit, words);
+          if (spec.residual)
+            addTo(sum, before[i]);
+          store(units[i], sum);
+        }
+      });
+      k.barrier();
+    });
+  };
+  return reduceKernel(site, "all_reduce_one_shot", with, spec,
+                      Transport::Flagged, symbol, body);
 }
 
 Kernel allReduceTwoShot(KernelSite site, const ExchangeSpec &with,
                         const ReduceSpec &spec, StringRef symbol) {
-  UnitShape unit{spec.format, spec.pull ? Transport::Pull : Transport::Bulk};
-  Kernel kernel =
-      reduceKernel("all_reduce_two_shot", with, spec, unit, symbol);
-  if (exists(site, kernel.name))
-    return kernel;
-  KernelBuilder k(site.kernels, site.loc, kernel.name, accessOf(spec.residual),
-                  2, {exchangeThreads, 2});
-  k.gridTrigger();
-  Exchange exchange(k, with.layout, with.ranks, k.buffer(0), k.scalar32(1));
-  Ptr x = k.buffer(1), y = k.buffer(spec.residual ? 3 : 2);
-  int64_t values = unit.values();
-  bool whole = spec.width % values == 0;
-  V count = k.scalar32(0) * spec.width;
-  auto [low, high] = shareOf(k, k.ceilDiv(count, values));
-  k.gridWait();
-  exchange.begin();
-  // In a round each rank sums up to bulkUnits; two exchanges.
-  V most = exchange.ranks() * with.layout.bulkUnits;
-  V rounds = eachRound(k, low, high, most, [&](V round, V first, V end) {
-    V each = (end - first + exchange.ranks() - 1) / exchange.ranks();
+  auto body = [&](const Reduction &reduction) {
+    auto &[k, exchange, unit, low, high, load, store, x, residual] = reduction;
     int64_t atOnce = exchange.unitsAtOnce();
-    /// The units of a rank's part: [begin, stop).
-    auto eachOf = [&](V r,
-                      function_ref<void(V begin, ArrayRef<ThreadUnit>)> body) {
-      V begin = first + r * each;
-      eachUnits(k, begin, k.minimum(begin + each, end), atOnce,
-                [&](ArrayRef<ThreadUnit> units) { body(begin, units); });
-    };
-    auto load = [&](Ptr from, const ThreadUnit &u) {
-      V at = u.index * values;
-      return loadUnit(k, unit, value(from, at), whole ? V() : count - at, true);
-    };
-    auto scatter = exchange.epoch(unit.transport, round << 1, /*forAll=*/false);
-    exchange.eachRank([&](V peer, Ptr memory) {
-      eachOf(peer, [&](V begin, ArrayRef<ThreadUnit> units) {
-        SmallVector<Vs> own;
-        for (const ThreadUnit &u : units)
-          own.push_back(packUnit(k, unit, load(x, u)));
-        for (auto [u, words] : llvm::zip(units, own))
-          whenThere(k, u, [&] {
-            exchange.send(scatter, peer, memory, u.index - begin, words);
-          });
-      });
-    });
-    exchange.arrive(scatter);
-    auto gather = exchange.epoch(unit.transport, (round << 1) + 1);
-    eachOf(exchange.rank(), [&](V begin, ArrayRef<ThreadUnit> units) {
-      Vs slots;
-      for (const ThreadUnit &u : units)
-        slots.push_back(u.index - begin);
-      for (auto [i, words] : llvm::enumerate(exchange.receive(scatter, slots)))
-        whenThere(k, units[i], [&] {
-          exchange.sendAll(gather, slots[i],
-                           packUnit(k, unit, sumUnits(k, unit, words)));
+    // In a round each rank sums up to bulkUnits; two exchanges.
+    V most = exchange.ranks() * with.layout.bulkUnits;
+    V rounds = eachRound(k, low, high, most, [&](V round, V first, V end) {
+      V each = (end - first + exchange.ranks() - 1) / exchange.ranks();
+      /// The units of a rank's part: [begin, stop).
+      auto eachOf =
+          [&](V rank, function_ref<void(V begin, ArrayRef<ThreadUnit>)> units) {
+            V begin = first + rank * each;
+            eachUnits(k, begin, k.minimum(begin + each, end), atOnce,
+                      [&](ArrayRef<ThreadUnit> some) { units(begin, some); });
+          };
+      auto scatter =
+          exchange.epoch(unit.transport, round << 1, /*forAll=*/false);
+      exchange.eachRank([&](V peer, Ptr memory) {
+        eachOf(peer, [&](V begin, ArrayRef<ThreadUnit> units) {
+          for (auto [u, words] : llvm::zip(units, reduction.loadOwn(units)))
+            whenThere(k, u, [&] {
+              exchange.send(scatter, peer, memory, u.index - begin, words);
+            });
         });
-    });
-    exchange.arrive(gather);
-    k.loop(k.i32(0), exchange.ranks(), 1, [&](V r) {
-      eachOf(r, [&](V begin, ArrayRef<ThreadUnit> units) {
-        SmallVector<Vs> sums, residuals;
-        for (const ThreadUnit &u : units) {
-          sums.push_back(unpackUnit(
-              k, unit, exchange.receiveFrom(gather, r, u.index - begin)));
-          if (spec.residual)
-            residuals.push_back(load(k.buffer(2), u));
-        }
-        for (auto [i, u] : llvm::enumerate(units)) {
-          if (spec.residual)
-            for (auto [to, v] : llvm::zip(sums[i], residuals[i]))
-              to = v + to;
-          V at = u.index * values;
-          whenThere(k, u, [&] {
-            storeUnit(k, value(y, at), sums[i], whole ? V() : count - at, true);
-          });
-        }
       });
+      exchange.arrive(scatter);
+      auto gather = exchange.epoch(unit.transport, (round << 1) + 1);
+      eachOf(exchange.rank(), [&](V begin, ArrayRef<ThreadUnit> units) {
+        Vs slots;
+        for (const ThreadUnit &u : units)
+          slots.push_back(u.index - begin);
+        for (auto [i, words] :
+             llvm::enumerate(exchange.receive(scatter, slots)))
+          whenThere(k, units[i], [&] {
+            exchange.sendAll(gather, slots[i],
+                             packUnit(k, unit, sumUnits(k, unit, words)));
+          });
+      });
+      exchange.arrive(gather);
+      k.loop(k.i32(0), exchange.ranks(), 1, [&](V rank) {
+        eachOf(rank, [&](V begin, ArrayRef<ThreadUnit> units) {
+          SmallVector<Vs> sums;
+          for (const ThreadUnit &u : units)
+            sums.push_back(unpackUnit(
+                k, unit, exchange.receiveFrom(gather, rank, u.index - begin)));
+          SmallVector<Vs> before = reduction.loadResiduals(units);
+          for (auto [i, u] : llvm::enumerate(units)) {
+            if (spec.residual)
+              addTo(sums[i], before[i]);
+            store(u, sums[i]);
+          }
+        });
+      });
+      k.barrier();
     });
-    k.barrier();
-  });
-  exchange.end(rounds << 1);
-  k.finish();
-  return kernel;
+    return rounds << 1;
+  };
+  return reduceKernel(site, "all_reduce_two_shot", with, spec, Transport::Bulk,
+                      symbol, body);
 }
 
 //===----------------------------------------------------------------------===//

@@ -9,10 +9,9 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/collectives/nccl/Group.h"
+#include "runtime/collectives/p2p/Reach.h"
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
-#include <fstream>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -24,24 +23,11 @@ namespace {
 
 constexpr hal::cuda::Code cudaSuccess = hal::cuda::Success;
 
-/// Which GPU of which machine.
-struct Seat {
-  char machine[64] = {}, gpu[64] = {};
-  bool operator==(const Seat &other) const {
-    return std::strcmp(machine, other.machine) == 0 &&
-           std::strcmp(gpu, other.gpu) == 0;
-  }
-};
-
 /// What rank 0 tells the others.
 struct Invitation {
   UniqueId id;
   int32_t code = Success;
 };
-
-template <size_t size> void copyTo(char (&to)[size], const std::string &text) {
-  text.copy(to, size - 1);
-}
 
 Status cudaError(const hal::cuda::Driver &driver, hal::cuda::Code code,
                  const char *call) {
@@ -55,26 +41,14 @@ Status cudaError(const hal::cuda::Driver &driver, hal::cuda::Code code,
 
 /// All ranks get the same answer.
 Status checkSeats(const p2p::Place &place, collectives::Collectives &ranks) {
-  Seat mine;
-  // The same in all containers of a machine.
-  std::string machine;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> machine;
-  copyTo(mine.machine, machine);
-  hal::cuda::Code code = place.driver.deviceGetPCIBusId(
-      mine.gpu, static_cast<int>(sizeof mine.gpu) - 1, place.device);
-  if (code != cudaSuccess) // Which no other rank has.
-    copyTo(mine.gpu, "rank " + std::to_string(ranks.rank()));
-  std::vector<Seat> seats(static_cast<size_t>(ranks.size()));
-  MLA_RETURN_IF_ERROR(ranks.allGatherBytes(std::as_bytes(std::span(&mine, 1)),
-                                           std::as_writable_bytes(std::span(seats)),
-                                           "GPUs for NCCL"));
-  MLA_RETURN_IF_ERROR(cudaError(place.driver, code, "cuDeviceGetPCIBusId"));
+  MLA_ASSIGN_OR_RETURN(std::vector<p2p::Identity> seats,
+                       p2p::identify(place, ranks));
   for (size_t i = 0; i < seats.size(); ++i)
     for (size_t j = 0; j < i; ++j)
-      if (seats[i] == seats[j])
+      if (seats[i].isOnDeviceOf(seats[j]))
         return unsupported("ranks " + std::to_string(j) + " and " +
-                           std::to_string(i) + " share GPU " + seats[i].gpu +
-                           ": NCCL needs a GPU for each rank");
+                           std::to_string(i) + " share GPU " +
+                           seats[i].device + ": NCCL needs a GPU for each rank");
   return {};
 }
 

@@ -43,17 +43,14 @@ Kernels::load(const Driver &driver, Ordinal device, Context context) {
                        "9.0, found " +
                        std::to_string(major) + ".x");
   std::unique_ptr<Kernels> kernels(new Kernels(driver, context));
-  std::array<char, 4096> log{};
-  int options[] = {JitErrorLogBuffer, JitErrorLogBufferSizeBytes};
-  void *values[] = {log.data(), reinterpret_cast<void *>(log.size() - 1)};
-  Code code = driver.moduleLoadDataEx(&kernels->module, texts[0].text, 2,
-                                      options, values);
+  std::string log;
+  Code code = driver.loadModule(&kernels->module, texts[0].text, log);
   if (code != Success) {
     Status status = check(driver, code, "cuModuleLoadDataEx",
                           "to compile the kernels that exchange rows");
     std::string message = status.message();
-    if (log[0] != '\0')
-      message += "\n" + std::string(log.data());
+    if (!log.empty())
+      message += "\n" + log;
     return code == UnsupportedPtxVersion
                ? unsupported(message + "; a newer driver is needed")
                : Status(status.code(), message);

@@ -9,12 +9,7 @@
 #include "runtime/collectives/p2p/Reach.h"
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <limits>
-#include <sys/random.h>
-#include <unistd.h>
 
 namespace mla::p2p {
 using namespace hal::cuda;
@@ -35,45 +30,13 @@ struct Signals {
 /// this one's kernels are told: it may have ended because all was done.
 constexpr std::chrono::milliseconds lookEvery = 1ms, grace = 1s;
 
-Result<Identity> identify(const Place &place) {
-  Identity id;
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  if (boot.empty())
-    return ioError("cannot read /proc/sys/kernel/random/boot_id, which tells "
-                   "machines apart");
-  std::snprintf(id.machine, sizeof id.machine, "%s", boot.c_str());
-  if (Code code = place.driver.deviceGetAttribute(
-          &id.multiprocessors, MultiprocessorCount, place.device);
-      code != Success)
-    return ioError("cuDeviceGetAttribute failed to count multiprocessors: " +
-                   place.driver.describe(code));
-  Code code = place.driver.deviceGetPCIBusId(
-      id.device, int(sizeof id.device) - 1, place.device);
-  if (code != Success)
-    return ioError("cuDeviceGetPCIBusId failed to name the GPU: " +
-                   place.driver.describe(code));
-  static const uint64_t token = [] {
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof random, 0) != sizeof random)
-      random = static_cast<uint64_t>(
-          std::chrono::steady_clock::now().time_since_epoch().count());
-    return random;
-  }();
-  // A process that was forked has the same token.
-  id.process = token + static_cast<uint64_t>(getpid());
-  return id;
-}
-
-bool same(const char *a, const char *b) { return !std::strcmp(a, b); }
-
 /// What Peers::mostBlocks() says, of who is on which device.
 int64_t mostBlocksOf(std::span<const Identity> identities) {
   int64_t most = std::numeric_limits<int64_t>::max();
   for (const Identity &one : identities) {
     auto ranks = std::count_if(
         identities.begin(), identities.end(),
-        [&](const Identity &other) { return same(one.device, other.device); });
+        [&](const Identity &other) { return other.isOnDeviceOf(one); });
     most = std::min<int64_t>(most, one.multiprocessors / (2 * ranks));
   }
   return std::max<int64_t>(most, 1);
@@ -149,27 +112,21 @@ Result<std::unique_ptr<Peers>> Peers::connect(const Place &place, uint64_t bytes
                                               collectives::Collectives &ranks) {
   auto state = std::make_unique<State>(place, ranks);
   bytes = (bytes + granularity - 1) / granularity * granularity;
-  Result<Identity> mine = identify(place);
-  Status all;
-  MLA_RETURN_IF_ERROR(agree(mine.status(), ranks, "who the ranks are", all));
-  MLA_RETURN_IF_ERROR(all);
-  std::vector<Identity> identities(static_cast<size_t>(ranks.size()));
-  MLA_RETURN_IF_ERROR(ranks.allGatherBytes(
-      std::as_bytes(std::span(&*mine, 1)),
-      std::as_writable_bytes(std::span(identities)), "who the ranks are"));
+  MLA_ASSIGN_OR_RETURN(std::vector<Identity> identities,
+                       identify(place, ranks));
 
   auto own = static_cast<size_t>(ranks.rank());
   bool oneDevice = true, oneProcess = true;
   state->mostBlocks = mostBlocksOf(identities);
   for (size_t r = 0; r < identities.size(); ++r) {
     const Identity &other = identities[r];
-    if (!same(other.machine, identities[0].machine))
+    if (!other.isOnMachineOf(identities[0]))
       return unsupported("ranks 0 and " + std::to_string(r) +
                          " are on different machines, whose GPUs do not reach each "
                          "other's memory: compile the plan with "
                          "--collectives nccl");
-    state->sharesDevice |= r != own && same(other.device, mine->device);
-    oneDevice &= same(other.device, identities[0].device);
+    state->sharesDevice |= r != own && other.isOnDeviceOf(identities[own]);
+    oneDevice &= other.isOnDeviceOf(identities[0]);
     oneProcess &= other.process == identities[0].process;
   }
   std::string why = "peer access is off";
@@ -190,6 +147,7 @@ Result<std::unique_ptr<Peers>> Peers::connect(const Place &place, uint64_t bytes
     state->mapping = std::move(host.mapping);
     state->path = "memory of the host (" + why + ")";
   }
+  Status all;
   MLA_RETURN_IF_ERROR(
       agree(state->fillTable(), ranks, "tables of the ranks", all));
   MLA_RETURN_IF_ERROR(all);

@@ -12,7 +12,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 namespace mla::p2p {
@@ -78,7 +80,7 @@ public:
 
   Status reach(const Place &place, size_t rank, const Offer &offer,
                const Identity &mine, const Identity &other) {
-    bool sameDevice = !std::strcmp(mine.device, other.device);
+    bool sameDevice = other.isOnDeviceOf(mine);
     std::string pair = "GPU " + std::string(mine.device) + " to GPU " +
                        other.device;
     if (mine.process == other.process) {
@@ -248,7 +250,51 @@ private:
   std::vector<std::pair<void *, uint64_t>> mapped;
 };
 
+/// Of this rank.
+Result<Identity> identifyOne(const Place &place) {
+  Identity id;
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  if (boot.empty())
+    return ioError("cannot read /proc/sys/kernel/random/boot_id, which tells "
+                   "machines apart");
+  std::snprintf(id.machine, sizeof id.machine, "%s", boot.c_str());
+  if (Code code = place.driver.deviceGetAttribute(
+          &id.multiprocessors, MultiprocessorCount, place.device);
+      code != Success)
+    return ioError("cuDeviceGetAttribute failed to count multiprocessors: " +
+                   place.driver.describe(code));
+  Code code = place.driver.deviceGetPCIBusId(
+      id.device, int(sizeof id.device) - 1, place.device);
+  if (code != Success)
+    return ioError("cuDeviceGetPCIBusId failed to name the GPU: " +
+                   place.driver.describe(code));
+  static const uint64_t token = [] {
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+      random = static_cast<uint64_t>(
+          std::chrono::steady_clock::now().time_since_epoch().count());
+    return random;
+  }();
+  // A process that was forked has the same token.
+  id.process = token + static_cast<uint64_t>(getpid());
+  return id;
+}
+
 } // namespace
+
+Result<std::vector<Identity>> identify(const Place &place,
+                                       collectives::Collectives &ranks) {
+  Result<Identity> mine = identifyOne(place);
+  Status all;
+  MLA_RETURN_IF_ERROR(agree(mine.status(), ranks, "who the ranks are", all));
+  MLA_RETURN_IF_ERROR(all);
+  std::vector<Identity> identities(static_cast<size_t>(ranks.size()));
+  MLA_RETURN_IF_ERROR(ranks.allGatherBytes(
+      std::as_bytes(std::span(&*mine, 1)),
+      std::as_writable_bytes(std::span(identities)), "who the ranks are"));
+  return identities;
+}
 
 Status Mapping::check(Code code, const char *call,
                       const std::string &attempt) const {

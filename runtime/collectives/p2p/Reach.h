@@ -8,6 +8,7 @@
 #define MLA_RUNTIME_COLLECTIVES_P2P_REACH_H
 
 #include "runtime/collectives/p2p/Peers.h"
+#include <cstring>
 #include <vector>
 
 namespace mla::p2p {
@@ -36,7 +37,19 @@ struct Identity {
   char device[32] = {};  ///< PCI bus id.
   int32_t multiprocessors = 0;
   uint64_t process = 0;  ///< Random.
+
+  bool isOnMachineOf(const Identity &other) const {
+    return !std::strcmp(machine, other.machine);
+  }
+  bool isOnDeviceOf(const Identity &other) const {
+    return isOnMachineOf(other) && !std::strcmp(device, other.device);
+  }
 };
+
+/// Those of all ranks, at each of them. Called by all at once; if one cannot say who it
+/// is, all return its error.
+Result<std::vector<Identity>> identify(const Place &place,
+                                       collectives::Collectives &ranks);
 
 /// What a call of all ranks together found.
 template <typename T> struct Outcome {

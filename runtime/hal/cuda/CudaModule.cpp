@@ -84,12 +84,9 @@ CudaDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
   MLA_ASSIGN_OR_RETURN(std::string image, readFile(path, maxLibraryBytes));
 
   MLA_RETURN_IF_ERROR(enter());
-  std::array<char, 8192> log{};
-  int options[] = {JitErrorLogBuffer, JitErrorLogBufferSizeBytes};
-  void *values[] = {log.data(), reinterpret_cast<void *>(log.size() - 1)};
+  std::string log;
   ModuleHandle handle = nullptr;
-  Code code = driver->moduleLoadDataEx(&handle, image.data(), 2, options,
-                                       values);
+  Code code = driver->loadModule(&handle, image.data(), log);
   if (code != Success) {
     Status status = check(code, "cuModuleLoadDataEx",
                           std::string("to ") +
@@ -98,8 +95,8 @@ CudaDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
     if (!lost.ok() || code == OutOfMemory)
       return status;
     std::string message = status.message();
-    if (log[0] != '\0')
-      message += "\n" + std::string(log.data());
+    if (!log.empty())
+      message += "\n" + log;
     return code == UnsupportedPtxVersion
                ? unsupported(message + "; a newer driver is needed")
                : invalid(message);

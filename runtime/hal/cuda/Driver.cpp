@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "runtime/hal/cuda/Driver.h"
+#include <array>
 #include <dlfcn.h>
 
 namespace mla::hal::cuda {
@@ -44,6 +45,16 @@ Result<std::unique_ptr<Driver>> Driver::load(const std::string &library) {
 
 Driver::~Driver() {
   // Not dlclose: the driver has threads and handlers of its own.
+}
+
+Code Driver::loadModule(ModuleHandle *module, const char *image,
+                        std::string &log) const {
+  std::array<char, 8192> text{};
+  int options[] = {JitErrorLogBuffer, JitErrorLogBufferSizeBytes};
+  void *values[] = {text.data(), reinterpret_cast<void *>(text.size() - 1)};
+  Code code = moduleLoadDataEx(module, image, 2, options, values);
+  log = code == Success ? "" : text.data();
+  return code;
 }
 
 std::string Driver::describe(Code code) const {

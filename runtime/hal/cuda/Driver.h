@@ -240,6 +240,11 @@ public:
   /// Likewise.
   Code (*funcLoad)(Function function) = nullptr;
 
+  /// Loads `image`, PTX with a NUL behind it or machine code, into the current context.
+  /// After an error `log` is what the compiler says of it, or "".
+  Code loadModule(ModuleHandle *module, const char *image,
+                  std::string &log) const;
+
   /// "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)".
   std::string describe(Code code) const;
 
