@@ -6,13 +6,11 @@
 //
 //===----------------------------------------------------------------------===//
 #include "MirrorDevice.h"
+#include "ShardTensor.h"
 #include "TestPlan.h"
-#include "mla/Quant/Codec.h"
 #include "mla/Quant/Pack.h"
 #include "mla/Support/Hash.h"
 #include "runtime/hal/host/HostDevice.h"
-#include "runtime/weights/Cut.h"
-#include "runtime/weights/Synthetic.h"
 #include "runtime/weights/WeightStore.h"
 #include <cmath>
 #include <cstring>
@@ -23,6 +21,7 @@
 
 using namespace mla;
 using namespace mla::runtime;
+using test::Tensor, test::randomTensor, test::syntheticTensor;
 using Split = plan::Shard::Split;
 
 namespace {
@@ -32,63 +31,6 @@ using Bytes = std::vector<std::byte>;
 constexpr Format allFormats[] = {Format::F32,   Format::BF16,
                                  Format::F16,   Format::FP8Block,
                                  Format::NVFP4, Format::Int4G32};
-
-/// A checkpoint's tensor as a whole, and its values.
-struct Tensor {
-  int64_t rows, columns;
-  Bytes part[3];
-  std::vector<float> values;
-
-  Tensor(Format format, int64_t rows, int64_t columns,
-         const std::vector<float> &from, float bound)
-      : rows(rows), columns(columns), values(from.size()) {
-    size_t p = 0;
-    for (const StoragePart &one : storageParts(format, rows, columns))
-      part[p++].resize(one.bytes());
-    if (format == Format::NVFP4) {
-      float global = quant::nvfp4GlobalScale(bound);
-      std::memcpy(part[2].data(), &global, 4);
-    }
-    quant::quantizeRows(from, 0,
-                        {format, rows, columns, part[0], part[1], part[2]});
-    quant::dequantizeRows({format, rows, columns, part[0], part[1], part[2]}, 0,
-                          values);
-  }
-  float at(int64_t row, int64_t column) const {
-    return row < rows && column < columns
-               ? values[static_cast<size_t>(row * columns + column)]
-               : 0;
-  }
-};
-
-Tensor randomTensor(Format format, int64_t rows, int64_t columns,
-                    std::mt19937 &random) {
-  std::vector<float> values(static_cast<size_t>(rows * columns));
-  float most = 0;
-  // Of several magnitudes, so that a scale that is another's is seen.
-  for (size_t i = 0; i < values.size(); ++i) {
-    float size = static_cast<float>(1 + i / 16 % 7 + i / 4096 % 5);
-    values[i] = size * (static_cast<float>(random() >> 8) * 0x1p-23F - 1);
-    most = std::max(most, std::abs(values[i]));
-  }
-  return {format, rows, columns, values, most};
-}
-
-/// By docs/synthetic.md.
-Tensor syntheticTensor(const std::string &name, Format format, bool vector,
-                       int64_t rows, int64_t columns) {
-  std::vector<int64_t> shape = {rows, columns};
-  if (vector)
-    shape = {columns};
-  SyntheticTensor formula(name, shape, 5);
-  std::vector<float> values(static_cast<size_t>(rows * columns));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = formula.value(i);
-    if (format != Format::F32)
-      values[i] = quant::decodeBF16(quant::encodeBF16(values[i]));
-  }
-  return {format, rows, columns, values, formula.bound()};
-}
 
 /// A size of parts that verify() takes.
 int64_t partOf(Format format, int64_t whole, int64_t count, bool columns) {
@@ -605,57 +547,6 @@ TEST_F(ShardTest, PackedFiles) {
                 std::string::npos)
           << other.status().message();
     }
-  }
-}
-
-/// Nothing is written but what is wanted, and all of that.
-TEST(Cut, Padding) {
-  constexpr std::byte poison{0xA5};
-  for (Format f : allFormats) {
-    constexpr int64_t rows = 200, columns = 320;
-    Bytes stored[3];
-    size_t p = 0;
-    for (const StoragePart &part : storageParts(f, rows, columns))
-      stored[p++].assign(part.bytes(), std::byte{0x11});
-    for (const Rectangle &w :
-         {Rectangle{128, 128, 256, 128}, Rectangle{192, 32, 288, 32},
-          Rectangle{256, 5, 0, 64}, Rectangle{0, 7, 384, 96},
-          Rectangle{0, 200, 0, 320}}) {
-      std::vector<PartCut> cuts = cutParts(f, rows, columns, w);
-      std::vector<StoragePart> parts = storageParts(f, w.rows, w.columns);
-      ASSERT_EQ(cuts.size(), parts.size());
-      for (p = 0; p < cuts.size(); ++p) {
-        const PartCut &cut = cuts[p];
-        ASSERT_EQ(cut.bytes(), parts[p].bytes());
-        Bytes out(cut.bytes() + 2, poison);
-        int64_t half = cut.wantedRows / 2;
-        cut.copy(stored[p].data(), half, cut.wantedRows,
-                 out.data() + 1 + half * cut.wantedBytes);
-        EXPECT_EQ(out[static_cast<size_t>(half * cut.wantedBytes)], poison);
-        cut.copy(stored[p].data(), 0, half, out.data() + 1);
-        EXPECT_EQ(out.front(), poison);
-        EXPECT_EQ(out.back(), poison);
-        for (int64_t row = 0; row < cut.wantedRows; ++row)
-          for (int64_t b = 0; b < cut.wantedBytes; ++b) {
-            bool there = cut.firstRow + row < cut.rows &&
-                         cut.firstByte + b < cut.rowBytes;
-            ASSERT_EQ(out[size_t(1 + row * cut.wantedBytes + b)],
-                      there ? std::byte{0x11} : cut.padding[size_t(b % 4)])
-                << formatName(f) << " " << p << " " << row << " " << b;
-          }
-      }
-    }
-    // Of nothing, all is padding: zeros as they are read.
-    Bytes out[3];
-    p = 0;
-    for (const PartCut &cut : cutParts(f, 0, 0, {0, 3, 0, 64})) {
-      out[p].assign(cut.bytes(), poison);
-      cut.copy(nullptr, 0, cut.wantedRows, out[p++].data());
-    }
-    std::vector<float> values(3 * 64, 1);
-    quant::dequantizeRows({f, 3, 64, out[0], out[1], out[2]}, 0, values);
-    for (float value : values)
-      ASSERT_EQ(value, 0) << formatName(f);
   }
 }
 
