@@ -9,8 +9,9 @@
 //
 // Ranks of one GPU ("virtual ranks") have a context in common and a stream each. That
 // none waits for another that cannot go on, whatever kernels of all are there:
-// - kernels that wait for other ranks are few blocks, and nothing behind them begins
-//   early, so that an SM that holds some has room for blocks of any other kernel;
+// - kernels that wait for other ranks get so few blocks that those of all ranks leave
+//   half of the GPU (p2p::Peers::mostBlocks()), and nothing behind them begins early, so
+//   that an SM that holds some has room for blocks of any other kernel;
 // - no two streams share a queue of the hardware (prepareSharedGpu());
 // - kernels are loaded, and lists recorded, before any rank runs them: either may
 //   wait for kernels that run.
