@@ -17,16 +17,13 @@ namespace {
 
 class CompileHostKernels : public testing::Test {
 protected:
-  CompileHostKernels() : folder(makeTemporaryFolder()) {}
-  ~CompileHostKernels() override { std::filesystem::remove_all(folder); }
-
   std::string compile(const std::string &path) {
     return llvm::toString(
         compileHostKernels(kernels.site().kernels, "x86-64-v3", path));
   }
 
   Kernels kernels;
-  std::string folder;
+  TempFolder folder;
 };
 
 TEST_F(CompileHostKernels, NamesAnUndefinedFunction) {
@@ -41,15 +38,15 @@ TEST_F(CompileHostKernels, NamesAnUndefinedFunction) {
   b.setInsertionPointToStart(caller.addEntryBlock());
   mlir::func::CallOp::create(b, loc, callee);
   mlir::func::ReturnOp::create(b, loc);
-  std::string path = folder + "/kernels.so";
+  std::string path = (folder / "kernels.so").string();
   EXPECT_EQ(compile(path), "the host kernels call 'missing_function', which no "
                            "host library defines");
-  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path));
 }
 
 TEST_F(CompileHostKernels, NamesAPathThatCannotBeWritten) {
   host::add(kernels.site(), 8);
-  std::string path = folder + "/nowhere/kernels.so";
+  std::string path = (folder / "nowhere/kernels.so").string();
   std::string message = compile(path);
   EXPECT_NE(message.find(path), std::string::npos) << message;
   EXPECT_NE(message.find("No such file"), std::string::npos) << message;
@@ -58,8 +55,8 @@ TEST_F(CompileHostKernels, NamesAPathThatCannotBeWritten) {
 TEST_F(CompileHostKernels, WritesOneFile) {
   host::rotaryEmbedding(kernels.site(), {1.0f, 0.5f}, 1.0);
   host::linear(kernels.site(), {{Format::BF16, 8, 8}});
-  EXPECT_EQ(compile(folder + "/kernels.so"), "");
-  auto files = std::filesystem::directory_iterator(folder);
+  EXPECT_EQ(compile((folder / "kernels.so").string()), "");
+  auto files = std::filesystem::directory_iterator(folder.path);
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);
 }
 

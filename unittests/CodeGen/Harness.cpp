@@ -22,21 +22,13 @@ int64_t randomInt(Random &random, int64_t low, int64_t high) {
   return std::uniform_int_distribution<int64_t>(low, high)(random);
 }
 
-std::string makeTemporaryFolder() {
-  std::string path =
-      (std::filesystem::temp_directory_path() / "mla-kernels-XXXXXX").string();
-  if (!mkdtemp(path.data()))
-    throw std::runtime_error(path + " cannot be made");
-  return path;
-}
-
 //===----------------------------------------------------------------------===//
 // Kernels
 //===----------------------------------------------------------------------===//
 
 Kernels::Kernels()
     : location(mlir::UnknownLoc::get(&mlirContext)),
-      module(mlir::ModuleOp::create(location)), folder(makeTemporaryFolder()) {
+      module(mlir::ModuleOp::create(location)) {
   mlirContext.loadDialect<MLADialect, mlir::arith::ArithDialect,
                           mlir::func::FuncDialect, mlir::LLVM::LLVMDialect,
                           mlir::math::MathDialect, mlir::memref::MemRefDialect,
@@ -46,7 +38,6 @@ Kernels::Kernels()
 Kernels::~Kernels() {
   if (library)
     dlclose(library);
-  std::filesystem::remove_all(folder);
 }
 
 void Kernels::check(const std::string &name, Check check) {
@@ -67,7 +58,7 @@ void Kernels::run() {
     for (auto a : f->getAttrOfType<mlir::ArrayAttr>("mla.access")
                       .getAsRange<mlir::StringAttr>())
       access[f.getName().str()].push_back(a.str());
-  std::string path = folder + "/kernels.so";
+  std::string path = (folder / "kernels.so").string();
   llvm::Error error = compileHostKernels(*module, "x86-64-v3", path);
   ASSERT_FALSE(error) << llvm::toString(std::move(error));
   library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -17,6 +17,7 @@
 #define MLA_UNITTESTS_CODEGEN_HARNESS_H
 
 #include "lib/CodeGen/Host/Kernels.h"
+#include "unittests/TempFolder.h"
 #include <cmath>
 #include <functional>
 #include <gtest/gtest.h>
@@ -125,12 +126,9 @@ private:
   mlir::Location location;
   mlir::OwningOpRef<mlir::ModuleOp> module;
   std::vector<std::pair<std::vector<std::string>, ChainCheck>> checks;
-  std::string folder;
+  TempFolder folder;
   void *library = nullptr;
 };
-
-/// A folder of our own under the system's for temporary files.
-std::string makeTemporaryFolder();
 
 //===--- References
 //---------------------------------------------------------===//

@@ -13,23 +13,6 @@ namespace mla::test {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-TempFolder::TempFolder() {
-  std::string name = (fs::temp_directory_path() / "mla-config-XXXXXX").string();
-  if (::mkdtemp(name.data()))
-    path = name;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ec;
-  if (!path.empty())
-    fs::remove_all(path, ec);
-}
-
-void TempFolder::write(const std::string &name, std::string_view bytes) const {
-  std::ofstream(path / name, std::ios::binary)
-      .write(bytes.data(), bytes.size());
-}
-
 std::string readBytes(const fs::path &path) {
   std::ostringstream out;
   out << std::ifstream(path, std::ios::binary).rdbuf();

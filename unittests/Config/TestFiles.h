@@ -7,25 +7,13 @@
 #define MLA_UNITTESTS_CONFIG_TESTFILES_H
 
 #include "mla/Config/ModelConfig.h"
+#include "unittests/TempFolder.h"
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
 namespace mla::test {
-
-/// A folder of its own for each test; gone with the object.
-class TempFolder {
-public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder &) = delete;
-  std::filesystem::path operator/(const std::string &name) const {
-    return path / name;
-  }
-  void write(const std::string &name, std::string_view bytes) const;
-  std::filesystem::path path;
-};
 
 std::string readBytes(const std::filesystem::path &path);
 

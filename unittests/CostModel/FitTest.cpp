@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "benchmarks/CostFit.h"
+#include "unittests/TempFolder.h"
 #include <cmath>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -117,16 +118,11 @@ TEST(CostNames, UnknownNames) {
 
 class ResultsTest : public testing::Test {
 protected:
-  void SetUp() override {
-    folder = std::filesystem::path(testing::TempDir()) / "cost_results";
-    std::filesystem::remove_all(folder);
-    std::filesystem::create_directories(folder);
-  }
   std::string write(const std::string &name, const std::string &text) {
     std::ofstream(folder / name) << text;
     return (folder / name).string();
   }
-  std::filesystem::path folder;
+  test::TempFolder folder;
   std::vector<MeasuredStep> steps;
 };
 
@@ -140,7 +136,7 @@ TEST_F(ResultsTest, FilesAndFolders) {
   write("a.json", oneStep);
   write("b.json", std::string("[") + oneStep + "," + oneStep + "]");
   write("c.txt", "no results");
-  ASSERT_TRUE(readResults(folder.string(), steps).ok());
+  ASSERT_TRUE(readResults(folder.path.string(), steps).ok());
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_EQ(steps[0].name, "a, 4 x 2 at 64");
   EXPECT_EQ(steps[0].step.tokens, 8);
@@ -151,7 +147,7 @@ TEST_F(ResultsTest, FilesAndFolders) {
 
 TEST_F(ResultsTest, Mistakes) {
   EXPECT_FALSE(readResults((folder / "none.json").string(), steps).ok());
-  EXPECT_FALSE(readResults(folder.string(), steps).ok()) << "empty folder";
+  EXPECT_FALSE(readResults(folder.path.string(), steps).ok()) << "empty folder";
   EXPECT_FALSE(readResults(write("a.json", "{}"), steps).ok());
   std::string text = oneStep;
   text.replace(text.find("1e-6"), 4, "0");

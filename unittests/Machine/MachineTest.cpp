@@ -5,6 +5,7 @@
 //===----------------------------------------------------------------------===//
 #include "mla/Machine/Machine.h"
 #include "mla/Support/Json.h"
+#include "unittests/TempFolder.h"
 #include <gtest/gtest.h>
 #include <fstream>
 
@@ -97,8 +98,8 @@ TEST(Find, DefaultsOfArchitectures) {
 }
 
 TEST(Find, FilesAndWhatIsNeither) {
-  std::filesystem::path file =
-      std::filesystem::path(testing::TempDir()) / "mla-machine.json";
+  test::TempFolder folder;
+  std::filesystem::path file = folder / "machine.json";
   Result<Machine> machine = findMachine("h200x2");
   ASSERT_TRUE(machine.ok());
   machine->name = "mine";
@@ -111,13 +112,12 @@ TEST(Find, FilesAndWhatIsNeither) {
   EXPECT_EQ(back->json(), machine->json());
   EXPECT_EQ(back->name, "mine");
   EXPECT_FALSE(back->link.peerAccess.has_value());
-  std::filesystem::remove(file);
 
   EXPECT_EQ(findMachine("h100").status().message(),
             "machine 'h100': expected a file or one of b200x8, h200x1, h200x2, "
             "h200x8, host, rtx-pro-6000x8-pcie5");
   EXPECT_EQ(findMachine("").status().code(), StatusCode::NotFound);
-  EXPECT_EQ(findMachine(testing::TempDir()).status().code(),
+  EXPECT_EQ(findMachine(folder.path.string()).status().code(),
             StatusCode::Invalid);
 }
 

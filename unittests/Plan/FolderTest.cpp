@@ -4,9 +4,9 @@
 //
 //===----------------------------------------------------------------------===//
 #include "SamplePlan.h"
+#include "unittests/TempFolder.h"
 #include <fstream>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 using namespace mla;
@@ -18,9 +18,6 @@ namespace {
 class PlanFolder : public testing::Test {
 protected:
   void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "mla-plan-XXXXXX");
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    base = pattern;
     folder = base / "plan";
     fs::create_directory(folder);
     put(folder / "kernels.so", "machine code");
@@ -30,10 +27,6 @@ protected:
     Result<uint64_t> hash = hashFile(folder / "kernels.so");
     ASSERT_TRUE(hash.ok());
     plan.libraryHash = *hash;
-  }
-  void TearDown() override {
-    std::error_code ec;
-    fs::remove_all(base, ec);
   }
 
   static void put(const fs::path &file, const std::string &text) {
@@ -51,7 +44,8 @@ protected:
         << result.status().message();
   }
 
-  fs::path base, folder;
+  test::TempFolder base;
+  fs::path folder;
   Plan plan;
 };
 
@@ -180,7 +174,7 @@ TEST_F(PlanFolder, HashFile) {
   put(base / "long", std::string(200000, 'x'));
   EXPECT_TRUE(hashFile(base / "long").ok());
   EXPECT_EQ(hashFile(base / "nothing").status().code(), StatusCode::Io);
-  EXPECT_EQ(hashFile(base).status().code(), StatusCode::Io);
+  EXPECT_EQ(hashFile(base.path).status().code(), StatusCode::Io);
 }
 
 } // namespace

@@ -377,7 +377,7 @@ TEST_F(ArrangeTest, Synthetic) {
 
 TEST_F(ArrangeTest, PackedFile) {
   addStored();
-  std::filesystem::path file = temp.path() / "weights.pack";
+  std::filesystem::path file = temp.path / "weights.pack";
   auto store = load(file); // Writes it on the way.
   ASSERT_TRUE(store.ok()) << store.status().message();
   expectAll(**store);
@@ -388,7 +388,7 @@ TEST_F(ArrangeTest, PackedFile) {
   expectAll(**store);
 
   // Made without a device, it is the same.
-  std::filesystem::path other = temp.path() / "other.pack";
+  std::filesystem::path other = temp.path / "other.pack";
   Status status = WeightStore::pack(files.plan, *pool, {}, other);
   ASSERT_TRUE(status.ok()) << status.message();
   auto read = [](const std::filesystem::path &path) {
@@ -419,7 +419,7 @@ TEST_F(ArrangeTest, APackedFileNeedsNoCheckpoint) {
                            files.plan.weights.begin() + int64_t(first));
   first = 0;
   // Not to be run, so it need not be verified.
-  std::filesystem::path file = temp.path() / "weights.pack";
+  std::filesystem::path file = temp.path / "weights.pack";
   WeightOptions options;
   options.packed = file;
   ASSERT_TRUE(
@@ -438,15 +438,15 @@ TEST_F(ArrangeTest, APackedFileNeedsNoCheckpoint) {
 }
 
 TEST_F(ArrangeTest, PackedFilesThatCannotBe) {
-  auto store = load(temp.path() / "weights.pack");
+  auto store = load(temp.path / "weights.pack");
   ASSERT_FALSE(store.ok());
   EXPECT_NE(store.status().message().find("no weights that could be"),
             std::string::npos);
   Status status =
-      WeightStore::pack(files.plan, *pool, {}, temp.path() / "weights.pack");
+      WeightStore::pack(files.plan, *pool, {}, temp.path / "weights.pack");
   EXPECT_FALSE(status.ok());
   addStored();
-  store = load(temp.path() / "absent" / "weights.pack");
+  store = load(temp.path / "absent" / "weights.pack");
   ASSERT_FALSE(store.ok());
   EXPECT_EQ(store.status().code(), StatusCode::Io);
 }
@@ -482,13 +482,13 @@ TEST_F(ArrangeTest, DamagedNumbersAreReportedByName) {
     file.read(before.data(), static_cast<int64_t>(before.size()));
     file.seekp(static_cast<int64_t>(source.offset + damage.at));
     file << damage.bytes << std::flush;
-    std::filesystem::path pack = temp.path() / "weights.pack";
+    std::filesystem::path pack = temp.path / "weights.pack";
     auto store = load(pack);
     ASSERT_FALSE(store.ok()) << source.tensor;
     EXPECT_NE(store.status().message().find("tensor " + source.tensor),
               std::string::npos)
         << store.status().message();
-    EXPECT_TRUE(std::filesystem::is_empty(temp.path())); // No file half done.
+    EXPECT_TRUE(std::filesystem::is_empty(temp.path)); // No file half done.
     file.seekp(static_cast<int64_t>(source.offset + damage.at));
     file << before << std::flush;
   }

@@ -46,8 +46,8 @@ protected:
   }
 
   void writeLibrary(const char *text) {
-    std::ofstream(folder.path() / "kernels.ptx") << text;
-    plan.libraryHash = *plan::hashFile(folder.path() / "kernels.ptx");
+    std::ofstream(folder.path / "kernels.ptx") << text;
+    plan.libraryHash = *plan::hashFile(folder.path / "kernels.ptx");
   }
 
   void open() {
@@ -58,13 +58,13 @@ protected:
   }
   void load() {
     open();
-    Result<std::unique_ptr<Module>> loaded = device->load(plan, folder.path());
+    Result<std::unique_ptr<Module>> loaded = device->load(plan, folder.path);
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
     module = *std::move(loaded);
   }
   void refused(StatusCode code, const std::string &message) {
     open();
-    Result<std::unique_ptr<Module>> loaded = device->load(plan, folder.path());
+    Result<std::unique_ptr<Module>> loaded = device->load(plan, folder.path);
     ASSERT_FALSE(loaded.ok());
     EXPECT_EQ(loaded.status().code(), code);
     EXPECT_NE(loaded.status().message().find(message), std::string::npos)
@@ -320,8 +320,8 @@ TEST_F(CudaDeviceTest, Libraries) {
 TEST_F(CudaDeviceTest, TheBinaryGoesFirst) {
   writeLibrary("bad ptx");
   plan.binary = "kernels.cubin";
-  std::ofstream(folder.path() / "kernels.cubin") << "cubin";
-  plan.binaryHash = *plan::hashFile(folder.path() / "kernels.cubin");
+  std::ofstream(folder.path / "kernels.cubin") << "cubin";
+  plan.binaryHash = *plan::hashFile(folder.path / "kernels.cubin");
   load();
   module.reset();
   plan.binaryHash ^= 1;

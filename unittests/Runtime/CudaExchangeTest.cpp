@@ -28,8 +28,8 @@ protected:
     nccl->graphs = &cuda->execs;
     plan.target = {"sm_90a", "", {}, plan::cudaKernelAbi};
     plan.library = "kernels.ptx";
-    std::ofstream(folder.path() / "kernels.ptx") << "ptx";
-    plan.libraryHash = *plan::hashFile(folder.path() / "kernels.ptx");
+    std::ofstream(folder.path / "kernels.ptx") << "ptx";
+    plan.libraryHash = *plan::hashFile(folder.path / "kernels.ptx");
     plan.kernels.resize(1);
     plan.kernels[0].name = "all_reduce";
     plan.kernels[0].collective = plan::Collective::AllReduce;
@@ -44,7 +44,7 @@ protected:
                                     .nccl = MLA_FAKE_NCCL});
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     device = *std::move(opened);
-    auto loaded = device->load(plan, folder.path());
+    auto loaded = device->load(plan, folder.path);
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
     module = *std::move(loaded);
     auto allocated = device->allocate(16, Access::Device, "a test");

@@ -247,10 +247,10 @@ class CudaRanksTest : public PeersTest {
 protected:
   void SetUp() override {
     PeersTest::SetUp();
-    std::ofstream(folder.path() / "kernels.ptx") << "ptx";
+    std::ofstream(folder.path / "kernels.ptx") << "ptx";
     plan.target = {"sm_90a", "", {}, plan::cudaKernelAbi};
     plan.library = "kernels.ptx";
-    plan.libraryHash = *plan::hashFile(folder.path() / "kernels.ptx");
+    plan.libraryHash = *plan::hashFile(folder.path / "kernels.ptx");
     plan::Parameter buffer{plan::Parameter::Kind::Buffer, Format::I32,
                            plan::Access::ReadWrite};
     plan::Parameter scalar{plan::Parameter::Kind::Scalar, Format::F32,
@@ -273,7 +273,7 @@ protected:
               CudaDevice::open(
                   {rank % gpus, Path::Any, &all, MLA_FAKE_CUDA}));
           MLA_ASSIGN_OR_RETURN(std::unique_ptr<hal::Module> module,
-                               device->load(plan, folder.path()));
+                               device->load(plan, folder.path));
           MLA_RETURN_IF_ERROR(step(*device, *module, rank));
           return all.barrier("the end");
         });
@@ -363,7 +363,7 @@ TEST_F(CudaRanksTest, AnErrorBetweenRanksStays) {
 TEST_F(CudaRanksTest, ALoneRankOfSeveralIsRefused) {
   auto device = CudaDevice::open({.library = MLA_FAKE_CUDA});
   ASSERT_TRUE(device.ok());
-  Status status = (*device)->load(plan, folder.path()).status();
+  Status status = (*device)->load(plan, folder.path).status();
   EXPECT_EQ(status.code(), StatusCode::Unsupported);
   EXPECT_EQ(status.message(),
             "the plan's 2 ranks exchange data, and this is one alone");

@@ -26,7 +26,7 @@ protected:
     cuda = test::freshCuda();
     ASSERT_TRUE(cuda) << dlerror();
     cuda->totalMemory = uint64_t(320) << 20;
-    options.output = folder.path() / "machine.json";
+    options.output = folder.path / "machine.json";
     options.driver = MLA_FAKE_CUDA;
     options.nccl = "/nonexistent/libnccl.so";
   }
@@ -191,12 +191,12 @@ TEST_F(ProbeTest, OnlyMachineFilesAreReplaced) {
             options.output.string() +
                 ": exists and is no machine file; not replaced");
   EXPECT_EQ(*readFile(options.output), "{}");
-  options.output = folder.path() / "none" / "machine.json";
+  options.output = folder.path / "none" / "machine.json";
   EXPECT_EQ(cli::probe(options, out, err).message(),
-            (folder.path() / "none").string() + ": no such folder");
-  options.output = folder.path();
+            (folder.path / "none").string() + ": no such folder");
+  options.output = folder.path;
   EXPECT_FALSE(cli::probe(options, out, err).ok());
-  options.output = folder.path() / "other.json";
+  options.output = folder.path / "other.json";
   options.name = "no/name";
   EXPECT_NE(cli::probe(options, out, err).message().find("at /name: expected"),
             std::string::npos);
@@ -217,11 +217,11 @@ TEST(Nccl, WhatIsNoNccl) {
 class SysfsTest : public testing::Test {
 protected:
   void SetUp() override {
-    fs::path gpu = folder.path() / "devices/pci0000:00/0000:00:01.0/0000:0a:00.0";
+    fs::path gpu = folder.path / "devices/pci0000:00/0000:00:01.0/0000:0a:00.0";
     fs::create_directories(gpu);
-    fs::create_directories(folder.path() / "bus/pci/devices");
+    fs::create_directories(folder.path / "bus/pci/devices");
     for (const fs::path &device : {gpu, gpu.parent_path()})
-      fs::create_directory_symlink(device, folder.path() / "bus/pci/devices" /
+      fs::create_directory_symlink(device, folder.path / "bus/pci/devices" /
                                                device.filename());
     std::ofstream(gpu / "max_link_speed") << "32.0 GT/s PCIe\n";
   }
@@ -231,12 +231,12 @@ protected:
     config[0x100] = 1, config[0x102] = 1, config[0x103] = 0x15; // next: 0x150
     config[0x150] = 0x0D, config[0x152] = 1;
     config[0x156] = control;
-    std::ofstream(folder.path() / "bus/pci/devices/0000:00:01.0/config",
+    std::ofstream(folder.path / "bus/pci/devices/0000:00:01.0/config",
                   std::ios::binary)
         << config;
   }
   std::vector<std::string> hints() const {
-    return probe::linkHints({"0000:0a:00.0"}, folder.path().string());
+    return probe::linkHints({"0000:0a:00.0"}, folder.path.string());
   }
   test::TempFolder folder;
 };
@@ -251,7 +251,7 @@ TEST_F(SysfsTest, BridgesThatRedirect) {
 }
 
 TEST_F(SysfsTest, Iommu) {
-  fs::path group = folder.path() / "bus/pci/devices/0000:0a:00.0/iommu_group";
+  fs::path group = folder.path / "bus/pci/devices/0000:0a:00.0/iommu_group";
   fs::create_directories(group);
   std::ofstream(group / "type") << "DMA-FQ\n";
   ASSERT_EQ(hints().size(), 1u);
@@ -261,8 +261,8 @@ TEST_F(SysfsTest, Iommu) {
 }
 
 TEST_F(SysfsTest, Slots) {
-  EXPECT_EQ(probe::pcieKind("0000:0a:00.0", folder.path().string()), "pcie5");
-  EXPECT_EQ(probe::pcieKind("0000:0b:00.0", folder.path().string()), "");
+  EXPECT_EQ(probe::pcieKind("0000:0a:00.0", folder.path.string()), "pcie5");
+  EXPECT_EQ(probe::pcieKind("0000:0b:00.0", folder.path.string()), "");
 }
 
 TEST(Names, OfMachines) {

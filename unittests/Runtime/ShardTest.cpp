@@ -526,7 +526,7 @@ TEST_F(ShardTest, PackedFiles) {
     addAll(3);
     plan::Plan plan = arranged();
     WeightOptions options;
-    options.packed = temp.path() / (formula ? "formula" : "file");
+    options.packed = temp.path / (formula ? "formula" : "file");
     auto made = load(plan, *gpu, 1);
     ASSERT_TRUE(made.ok()) << made.status().message();
     Status status = WeightStore::pack(local, *pool, {}, options.packed);

@@ -114,19 +114,6 @@ float largestEmbedding(std::span<const int32_t> ids) {
   return largest;
 }
 
-TempFolder::TempFolder() {
-  std::string name =
-      (std::filesystem::temp_directory_path() / "mla-test-XXXXXX").string();
-  if (mkdtemp(name.data()))
-    folder = name;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code error;
-  if (!folder.empty())
-    std::filesystem::remove_all(folder, error);
-}
-
 TestPlan::TestPlan() {
   std::filesystem::create_directories(folder());
   std::filesystem::create_directories(checkpoint());

@@ -9,23 +9,13 @@
 #define MLA_UNITTESTS_RUNTIME_TESTPLAN_H
 
 #include "mla/Plan/Plan.h"
+#include "unittests/TempFolder.h"
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace mla::test {
-
-/// A folder that is removed at the end.
-class TempFolder {
-public:
-  TempFolder();
-  ~TempFolder();
-  const std::filesystem::path &path() const { return folder; }
-
-private:
-  std::filesystem::path folder;
-};
 
 class TestPlan {
 public:
@@ -57,8 +47,8 @@ public:
 
   /// Writes the plan; a test may change `plan` before, or the files after.
   void write();
-  std::filesystem::path folder() const { return temp.path() / "plan"; }
-  std::filesystem::path checkpoint() const { return temp.path() / "weights"; }
+  std::filesystem::path folder() const { return temp.path / "plan"; }
+  std::filesystem::path checkpoint() const { return temp.path / "weights"; }
 
   plan::Plan plan;
 

@@ -40,7 +40,7 @@ protected:
     pool = *std::move(made);
     device = std::make_unique<hal::HostDevice>(*pool);
     plan.checkpoint.kind = plan::Checkpoint::Kind::Safetensors;
-    plan.checkpoint.folder = folder.path().string();
+    plan.checkpoint.folder = folder.path.string();
   }
 
   /// Puts `bytes` into the file, `shift` bytes off a multiple of 64.
@@ -88,7 +88,7 @@ protected:
 
   Result<std::unique_ptr<WeightStore>> load() {
     if (plan.checkpoint.kind == plan::Checkpoint::Kind::Safetensors) {
-      std::ofstream(folder.path() / "w.safetensors", std::ios::binary) << file;
+      std::ofstream(folder.path / "w.safetensors", std::ios::binary) << file;
       plan.checkpoint.files = {
           {"w.safetensors", file.size(), 16, fnv1a64(file.substr(0, 16))}};
     }

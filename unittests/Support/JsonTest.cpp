@@ -4,10 +4,10 @@
 //
 //===----------------------------------------------------------------------===//
 #include "mla/Support/Json.h"
+#include "unittests/TempFolder.h"
 #include <algorithm>
 #include <fstream>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 using namespace mla;
 
@@ -190,8 +190,8 @@ TEST(Json, WhatIsNoJsonIsRefused) {
 }
 
 TEST(Json, Files) {
-  std::string folder = ::testing::TempDir();
-  std::string path = folder + "/mla_json_test_" + std::to_string(::getpid());
+  test::TempFolder folder;
+  std::string path = (folder / "a.json").string();
   EXPECT_EQ(JsonDocument::parseFile(path).status().code(),
             StatusCode::NotFound);
   EXPECT_EQ(JsonDocument::parseFile(path).status().message(),
@@ -202,9 +202,8 @@ TEST(Json, Files) {
   EXPECT_EQ((*doc)->root().size(), 3u);
   EXPECT_EQ(JsonDocument::parseFile(path, 8).status().message(),
             path + ": expected at most 8 bytes, found 9");
-  EXPECT_EQ(JsonDocument::parseFile(folder).status().code(),
+  EXPECT_EQ(JsonDocument::parseFile(folder.path).status().code(),
             StatusCode::Invalid);
-  std::filesystem::remove(path);
 }
 
 } // namespace

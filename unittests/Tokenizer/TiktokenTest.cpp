@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "TestTokenizers.h"
+#include "unittests/TempFolder.h"
 #include <chrono>
 #include <fstream>
 #include <random>
@@ -253,9 +254,8 @@ TEST(Tiktoken, LongWordsTakeNoQuadraticTime) {
 }
 
 TEST(Tiktoken, FolderPrefersTokenizerJson) {
-  auto folder = std::filesystem::path(testing::TempDir()) / "mla_tiktoken_test";
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
+  test::TempFolder temp;
+  const std::filesystem::path &folder = temp.path;
   auto none = Tokenizer::fromFile(folder);
   EXPECT_EQ(none.status().code(), StatusCode::NotFound);
   EXPECT_NE(
@@ -278,7 +278,6 @@ TEST(Tiktoken, FolderPrefersTokenizerJson) {
   auto named = Tokenizer::fromFile(folder / "tiktoken.model");
   ASSERT_TRUE(named.ok()) << named.status().message();
   EXPECT_EQ(encode(**named, "abc"), (Ids{257}));
-  std::filesystem::remove_all(folder);
 }
 
 } // namespace

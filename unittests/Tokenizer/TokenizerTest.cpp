@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "TestTokenizers.h"
+#include "unittests/TempFolder.h"
 #include <chrono>
 #include <fstream>
 #include <thread>
@@ -178,10 +179,8 @@ TEST(Tokenizer, IsSafeFromManyThreads) {
 }
 
 TEST(Tokenizer, ReadsTheFilesBesideIt) {
-  auto folder =
-      std::filesystem::path(testing::TempDir()) / "mla_tokenizer_test";
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
+  test::TempFolder temp;
+  const std::filesystem::path &folder = temp.path;
   auto missing = Tokenizer::fromFile(folder);
   EXPECT_EQ(missing.status().code(), StatusCode::NotFound);
   std::ofstream(folder / "tokenizer.json") << smallFile().dump();
@@ -200,7 +199,6 @@ TEST(Tokenizer, ReadsTheFilesBesideIt) {
   auto broken = Tokenizer::fromFile(folder);
   EXPECT_NE(broken.status().message().find("tokenizer_config.json"),
             std::string::npos);
-  std::filesystem::remove_all(folder);
 }
 
 } // namespace
