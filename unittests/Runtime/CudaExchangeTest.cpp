@@ -130,7 +130,7 @@ TEST_F(CudaExchangeTest, NcclWithoutPeers) {
   EXPECT_TRUE(text().starts_with("NCCL ")) << text();
   EXPECT_EQ(text().find("memory of the host"), std::string::npos) << text();
   setenv("NCCL_P2P_DISABLE", "1", 1);
-  EXPECT_TRUE(text().ends_with(" by memory of the host (NCCL_P2P_DISABLE=1)"))
+  EXPECT_TRUE(text().ends_with(" in memory of the host (NCCL_P2P_DISABLE=1)"))
       << text();
   unsetenv("NCCL_P2P_DISABLE");
 }

@@ -98,7 +98,7 @@ std::string CudaDevice::exchangeText() const {
     text += (peers ? ", NCCL " : "NCCL ") + ncclVersion;
     const char *off = std::getenv("NCCL_P2P_DISABLE");
     if (off && std::strtol(off, nullptr, 10) != 0)
-      text += std::string(" by memory of the host (NCCL_P2P_DISABLE=") + off + ")";
+      text += std::string(" in memory of the host (NCCL_P2P_DISABLE=") + off + ")";
   }
   return text;
 }
