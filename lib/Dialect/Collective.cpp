@@ -8,6 +8,12 @@
 using namespace mlir;
 using namespace mla;
 
+bool mla::addsResidual(Operation *reduce) {
+  if (auto joined = dyn_cast<AllReduceRMSNormOp>(reduce))
+    return bool(joined.getResidual());
+  return reduce->hasOneUse() && isa<AddOp>(*reduce->user_begin());
+}
+
 LogicalResult AllReduceOp::verify() {
   return expectAtLeast(*this, "C1", "a number of ranks", 2, getRanks());
 }

@@ -109,17 +109,17 @@ static void compareCollectives(const Report &a, const Report &b,
                                std::vector<std::string> &out) {
   if (a.ranks == 1 && b.ranks == 1)
     return;
-  std::string text = "Reductions: " + std::to_string(a.allReduces) +
+  std::string text = "Reductions: " + std::to_string(a.exchanges.reduces) +
                      " a step of " + grouped(2 * a.model.hidden) +
-                     " bytes a token in A, " + std::to_string(b.allReduces) +
+                     " bytes a token in A, " + std::to_string(b.exchanges.reduces) +
                      " of " + grouped(2 * b.model.hidden) + " in B.";
   if (!a.steps.empty() && !b.steps.empty() && a.steps[0].known &&
       b.steps[0].known && a.steps[0].collectives > 0 &&
       b.steps[0].collectives > 0) {
     double shareA = a.steps[0].collectives / a.steps[0].total();
     double shareB = b.steps[0].collectives / b.steps[0].total();
-    double perA = a.steps[0].collectives / double(a.allReduces);
-    double perB = b.steps[0].collectives / double(b.allReduces);
+    double perA = a.steps[0].collectives / double(a.exchanges.reduces);
+    double perB = b.steps[0].collectives / double(b.exchanges.reduces);
     text += " They are " + percent(shareA, 1) +
             " of a step of one token in A "
             "and " +
@@ -127,7 +127,7 @@ static void compareCollectives(const Report &a, const Report &b,
             fixed(perB * 1e6, 1) + " us each" +
             (isAlike(perA, perB)
                  ? ": tuning of them carries over, and is worth " +
-                       difference(double(a.allReduces), double(b.allReduces)) +
+                       difference(double(a.exchanges.reduces), double(b.exchanges.reduces)) +
                        " in B."
                  : ": the sizes cost different times, so where methods cross "
                    "is to be measured.");
@@ -256,7 +256,7 @@ static void printCosts(const Comparison &c, llvm::raw_ostream &out) {
     return r.memory ? grouped(r.memory->tokens) : std::string("unknown");
   });
   row("reductions a step",
-      [](const Report &r) { return std::to_string(r.allReduces); });
+      [](const Report &r) { return std::to_string(r.exchanges.reduces); });
   for (const StepTime &s : c.a.steps) {
     auto same = [&](const Report &r) -> const StepTime * {
       for (const StepTime &t : r.steps)

@@ -30,18 +30,13 @@ static void addProblems(std::vector<std::string> found,
 /// What ranks exchange, and whether a plan of the target does it.
 static void countExchanges(const Graph &graph, const StepGraph &step,
                            Report &report) {
-  ExchangeCounts counts = step.exchanges();
-  report.allReduces = counts.reduces;
-  report.fusedReduces = counts.fused;
-  report.allGathers = counts.gathers;
-  report.merges = counts.merges;
-  report.overlaps = counts.overlaps;
+  report.exchanges = step.exchanges();
   report.layoutName = layoutName(graph.layout, graph.ranks);
   report.exchangeBy = graph.options.compile.pipeline.exchange;
   std::vector<Program> programs = graph.programs();
   for (const OpGroup &group : step.groups())
     if (isCollective(group.op))
-      report.exchanges &= selectFor(graph, *graph.on, group.op, programs.front())
+      report.canExchange &= selectFor(graph, *graph.on, group.op, programs.front())
                               .chosen() != nullptr;
 }
 

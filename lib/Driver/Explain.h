@@ -10,6 +10,7 @@
 #ifndef MLA_LIB_DRIVER_EXPLAIN_H
 #define MLA_LIB_DRIVER_EXPLAIN_H
 
+#include "ExchangeCounts.h"
 #include "mla/Config/ModelConfig.h"
 #include "mla/Driver/Compile.h"
 #include "mla/Machine/Machine.h"
@@ -165,7 +166,7 @@ struct LayoutRow {
   std::string refusal;         ///< why it cannot be chosen
   std::string against;         ///< what it exchanges and saves against the chosen one
   std::vector<double> seconds; ///< of steps of one token, at the contexts
-  int64_t reduces = 0, gathers = 0, merges = 0, overlaps = 0;
+  ExchangeCounts exchanges;
   int64_t weights = 0;         ///< bytes of a rank
   int64_t cachePerToken = 0;   ///< bytes on each rank, of a sharded cache on average
   int64_t tokens = -1;         ///< that fit; below 0: not known
@@ -187,13 +188,9 @@ struct Report {
   bool hasKernels = true; ///< code is generated for the target
   int64_t ranks = 1;
   std::string ranksReason; ///< why fewer than there are devices
-  /// Of a step, all ranks together do each of them once.
-  int64_t allReduces = 0, allGathers = 0;
-  int64_t fusedReduces = 0; ///< of allReduces, with the norm behind them
-  int64_t merges = 0;       ///< of partial attention
-  int64_t overlaps = 0;     ///< exchanges beside work that does not need them
+  ExchangeCounts exchanges; ///< of a step
   std::string layoutName;   ///< "experts tp8, latent projections sharded, ..."
-  bool exchanges = true;    ///< a plan of this target does
+  bool canExchange = true;  ///< a plan of this target
   ExchangeBy exchangeBy = ExchangeBy::Cost; ///< --collectives
   LayoutReport layouts;
   CacheDecision cache;

@@ -117,10 +117,10 @@ static void writeLayouts(OStream &json, const LayoutReport &l) {
           for (double seconds : row.seconds)
             json.value(seconds);
         });
-        json.attribute("all_reduces", row.reduces);
-        json.attribute("all_gathers", row.gathers);
-        json.attribute("attention_merges", row.merges);
-        json.attribute("overlapped", row.overlaps);
+        json.attribute("all_reduces", row.exchanges.reduces);
+        json.attribute("all_gathers", row.exchanges.gathers);
+        json.attribute("attention_merges", row.exchanges.merges);
+        json.attribute("overlapped", row.exchanges.overlaps);
         json.attribute("weights_bytes", row.weights);
         json.attribute("cache_bytes_per_token", row.cachePerToken);
         if (row.tokens >= 0)
@@ -235,11 +235,11 @@ void mla::explain::writeReport(OStream &json, const Report &r) {
   json.attribute("ranks", r.ranks);
   if (!r.ranksReason.empty())
     json.attribute("ranks_reason", text(r.ranksReason));
-  json.attribute("all_reduces", r.allReduces);
-  json.attribute("all_reduces_fused", r.fusedReduces);
-  json.attribute("all_gathers", r.allGathers);
-  json.attribute("attention_merges", r.merges);
-  json.attribute("overlapped", r.overlaps);
+  json.attribute("all_reduces", r.exchanges.reduces);
+  json.attribute("all_reduces_fused", r.exchanges.fused);
+  json.attribute("all_gathers", r.exchanges.gathers);
+  json.attribute("attention_merges", r.exchanges.merges);
+  json.attribute("overlapped", r.exchanges.overlaps);
   if (r.ranks > 1) {
     json.attribute("collectives", exchangeByName(r.exchangeBy));
     json.attribute("layout", r.layoutName);

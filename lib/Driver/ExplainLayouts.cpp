@@ -59,10 +59,7 @@ LayoutReport mla::explain::reportLayouts(const Graph &graph, const Facts &facts,
     row.chosen = &one == &chosen;
     row.refusal = one.refusal;
     row.seconds = one.seconds;
-    row.reduces = one.exchanges.reduces;
-    row.gathers = one.exchanges.gathers;
-    row.merges = one.exchanges.merges;
-    row.overlaps = one.exchanges.overlaps;
+    row.exchanges = one.exchanges;
     row.weights = one.weightBytes;
     int64_t spread = one.layout.shardCache ? graph.ranks : 1;
     row.cachePerToken = facts.cacheBytes(graph.cache.format) / spread;

@@ -110,19 +110,19 @@ static std::string machineText(const Machine &m) {
 }
 
 static std::string exchangeText(const Report &r) {
-  std::string text = grouped(r.allReduces) + " reductions a step, " +
-                     grouped(r.fusedReduces) + " of them with the norm behind them, " +
-                     grouped(r.allGathers) +
-                     (r.allGathers == 1 ? " gather" : " gathers");
-  if (r.merges)
-    text += ", " + grouped(r.merges) + " merges of attention";
-  if (r.overlaps)
-    text += "; " + grouped(r.overlaps) + " of these beside other work";
+  const ExchangeCounts &e = r.exchanges;
+  std::string text = grouped(e.reduces) + " reductions a step, " +
+                     grouped(e.fused) + " of them with the norm behind them, " +
+                     grouped(e.gathers) + (e.gathers == 1 ? " gather" : " gathers");
+  if (e.merges)
+    text += ", " + grouped(e.merges) + " merges of attention";
+  if (e.overlaps)
+    text += "; " + grouped(e.overlaps) + " of these beside other work";
   if (r.exchangeBy != ExchangeBy::Cost)
     text += std::string("; by ") +
             (r.exchangeBy == ExchangeBy::Nccl ? "NCCL" : "kernels of the plan") +
             " alone, as --collectives says";
-  return text + (r.exchanges ? "" : "; no plan of this target exchanges rows");
+  return text + (r.canExchange ? "" : "; no plan of this target exchanges rows");
 }
 
 static void printHead(const Report &r, llvm::raw_ostream &out) {

@@ -206,14 +206,6 @@ static Result<cost::Estimate> fastest(llvm::ArrayRef<cost::Collective> methods,
   return *std::move(best);
 }
 
-/// Whether something is added to a sum over the ranks.
-static bool addsResidual(Operation *op) {
-  if (auto joined = dyn_cast<AllReduceRMSNormOp>(op))
-    return bool(joined.getResidual());
-  Value sum = op->getResult(0);
-  return sum.hasOneUse() && isa<AddOp>(*sum.getUsers().begin());
-}
-
 /// One exchange of `tokens` rows.
 static Result<cost::Estimate> timeOf(Operation *op, const cost::Model &model,
                                      int64_t tokens, ExchangeMethod method,

@@ -8,6 +8,7 @@
 #ifndef MLA_LIB_DRIVER_STEPCOST_H
 #define MLA_LIB_DRIVER_STEPCOST_H
 
+#include "ExchangeCounts.h"
 #include "mla/Dialect/MLA.h"
 #include "mla/Target/Lowering.h"
 #include "mlir/IR/BuiltinOps.h"
@@ -22,15 +23,6 @@ namespace mla {
 struct OpGroup {
   mlir::Operation *op = nullptr; ///< the first
   int64_t count = 0;
-};
-
-/// What ranks exchange in a step.
-struct ExchangeCounts {
-  int64_t reduces = 0;  ///< sums over the ranks
-  int64_t fused = 0;    ///< of them, with the norm behind them
-  int64_t gathers = 0;  ///< of rows, logits included
-  int64_t merges = 0;   ///< of partial attention
-  int64_t overlaps = 0; ///< exchanges with independent work before their first user
 };
 
 /// The step function of a module, its ops in order and in groups. The module has to

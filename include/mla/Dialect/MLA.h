@@ -61,6 +61,9 @@ llvm::DenseMap<mlir::Value, std::string> nameValues(mlir::Block &block);
 /// beside those of `replaced`, the first of which gives it its own name.
 mlir::Location replacingLoc(llvm::ArrayRef<mlir::Operation *> parts,
                             mlir::ValueRange replaced);
+/// Whether something is added to the sum of `reduce`, mla.all_reduce or
+/// mla.all_reduce_rms_norm.
+bool addsResidual(mlir::Operation *reduce);
 /// An error unless the step returns the logits of a head, perhaps gathered, which
 /// go to their port.
 llvm::LogicalResult checkLogits(mlir::func::FuncOp step);

@@ -251,10 +251,7 @@ static cost::Estimate ncclReduce(Operation *op, const LoweringSite &site,
       known.ok() ? *known
                  : ringOf(ranks, 2 * double(bytes) * double(ranks - 1) / double(ranks),
                           linkOf(site), 2);
-  auto joined = dyn_cast<AllReduceRMSNormOp>(op);
-  bool added = joined ? !!joined.getResidual()
-                      : op->hasOneUse() && isa<AddOp>(*op->user_begin());
-  if (added)
+  if (addsResidual(op))
     e += site.model.rows(step.tokens, width * 4 * 3);
   e += normApart(op, site, step);
   return e;
