@@ -60,6 +60,12 @@ std::optional<Access> portAccess(Port port, bool sampling) {
   }
 }
 
+bool Kernel::hasPeers() const {
+  return std::any_of(
+      parameters.begin(), parameters.end(),
+      [](const Parameter &p) { return p.kind == Parameter::Kind::Peers; });
+}
+
 int64_t Weight::matrixColumns() const {
   return shape.size() > (stacked ? 1 : 0) ? shape.back() : 1;
 }

@@ -100,13 +100,8 @@ void Verifier::model() {
 
 void Verifier::ranks() {
   const Ranks &r = plan.ranks;
-  bool peers = std::any_of(
-      plan.kernels.begin(), plan.kernels.end(), [](const Kernel &k) {
-        return std::any_of(k.parameters.begin(), k.parameters.end(),
-                           [](const Parameter &p) {
-                             return p.kind == Parameter::Kind::Peers;
-                           });
-      });
+  bool peers = std::any_of(plan.kernels.begin(), plan.kernels.end(),
+                           [](const Kernel &k) { return k.hasPeers(); });
   if (peers && (r.count == 1 || plan.target.isHost()))
     fail("/kernels", "expected no kernel with \"peers\" in a plan for one rank "
                      "or for the host, found one");

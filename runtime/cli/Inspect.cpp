@@ -59,11 +59,10 @@ std::string collectiveOf(const plan::Plan &plan, const plan::Kernel &kernel) {
   if (kernel.collective != plan::Collective::None)
     return std::string(plan::collectiveName(kernel.collective)) +
            (plan.target.isHost() ? "" : " by NCCL");
-  for (const plan::Parameter &p : kernel.parameters)
-    if (p.kind == plan::Parameter::Kind::Peers)
-      return kernel.name.substr(
-          0, std::min(kernel.name.find("_bf16"), kernel.name.find("_f32")));
-  return "";
+  if (!kernel.hasPeers())
+    return "";
+  return kernel.name.substr(
+      0, std::min(kernel.name.find("_bf16"), kernel.name.find("_f32")));
 }
 
 /// "122 (122 all_reduce)", on a GPU "123 (122 all_reduce_norm, 1 all_gather by NCCL)".

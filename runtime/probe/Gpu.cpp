@@ -91,17 +91,14 @@ Status Gpu::start() {
 }
 
 Status Gpu::loadKernels() {
-  std::string log;
-  Code code = driver.loadModule(&module, texts[0].text, log);
+  std::string said;
+  Code code = driver.loadModule(&module, texts[0].text, said);
   if (code != Success) {
-    std::string message =
-        check(code, "cuModuleLoadDataEx", "to compile the probe's kernels")
-            .message();
-    if (!log.empty())
-      message += "\n" + log;
-    return code == UnsupportedPtxVersion
-               ? unsupported(message + "; a newer driver is needed")
-               : internalError(message);
+    Status status =
+        check(code, "cuModuleLoadDataEx", "to compile the probe's kernels");
+    return Status(code == UnsupportedPtxVersion ? StatusCode::Unsupported
+                                                : StatusCode::Internal,
+                  status.message() + said);
   }
   for (size_t i = 0; i < kernelCount; ++i) {
     std::string attempt = std::string("to find kernel ") + names[i];

@@ -290,6 +290,9 @@ struct Kernel {
   int64_t sharedBytes = 0; ///< dynamic shared memory of a block
   /// Not None: no kernel of the library; the runtime's collectives do it.
   Collective collective = Collective::None;
+
+  /// Whether it exchanges data with other ranks by itself.
+  bool hasPeers() const;
 };
 
 /// What a launch passes for one parameter.

@@ -43,17 +43,14 @@ Kernels::load(const Driver &driver, Ordinal device, Context context) {
                        "9.0, found " +
                        std::to_string(major) + ".x");
   std::unique_ptr<Kernels> kernels(new Kernels(driver, context));
-  std::string log;
-  Code code = driver.loadModule(&kernels->module, texts[0].text, log);
+  std::string said;
+  Code code = driver.loadModule(&kernels->module, texts[0].text, said);
   if (code != Success) {
     Status status = check(driver, code, "cuModuleLoadDataEx",
                           "to compile the kernels that exchange rows");
-    std::string message = status.message();
-    if (!log.empty())
-      message += "\n" + log;
-    return code == UnsupportedPtxVersion
-               ? unsupported(message + "; a newer driver is needed")
-               : Status(status.code(), message);
+    return Status(code == UnsupportedPtxVersion ? StatusCode::Unsupported
+                                                : status.code(),
+                  status.message() + said);
   }
   for (size_t i = 0; i < kernelCount; ++i) {
     const char *name = kernelTable[i].name;

@@ -37,13 +37,6 @@ int capability(std::string_view target) {
 
 } // namespace
 
-static bool hasPeers(const plan::Kernel &kernel) {
-  return std::any_of(kernel.parameters.begin(), kernel.parameters.end(),
-                     [](const plan::Parameter &p) {
-                       return p.kind == plan::Parameter::Kind::Peers;
-                     });
-}
-
 Status CudaDevice::checkCollectives(const plan::Plan &plan) {
   for (const plan::Kernel &kernel : plan.kernels)
     if (kernel.collective != plan::Collective::None &&
@@ -84,9 +77,9 @@ CudaDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
   MLA_ASSIGN_OR_RETURN(std::string image, readFile(path, maxLibraryBytes));
 
   MLA_RETURN_IF_ERROR(enter());
-  std::string log;
+  std::string said;
   ModuleHandle handle = nullptr;
-  Code code = driver->loadModule(&handle, image.data(), log);
+  Code code = driver->loadModule(&handle, image.data(), said);
   if (code != Success) {
     Status status = check(code, "cuModuleLoadDataEx",
                           std::string("to ") +
@@ -94,12 +87,9 @@ CudaDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
                               path.string());
     if (!lost.ok() || code == OutOfMemory)
       return status;
-    std::string message = status.message();
-    if (!log.empty())
-      message += "\n" + log;
-    return code == UnsupportedPtxVersion
-               ? unsupported(message + "; a newer driver is needed")
-               : invalid(message);
+    return Status(code == UnsupportedPtxVersion ? StatusCode::Unsupported
+                                                : StatusCode::Invalid,
+                  status.message() + said);
   }
   auto module = std::make_unique<CudaModule>(*driver, context, handle);
 
@@ -108,7 +98,7 @@ CudaDevice::load(const plan::Plan &plan, const std::filesystem::path &folder) {
     CudaModule::Kernel loaded;
     loaded.name = kernel.name;
     loaded.collective = kernel.collective;
-    loaded.exchanges = hasPeers(kernel);
+    loaded.exchanges = kernel.hasPeers();
     if (kernel.collective != plan::Collective::None) {
       module->kernels.push_back(std::move(loaded));
       continue;

@@ -48,12 +48,15 @@ Driver::~Driver() {
 }
 
 Code Driver::loadModule(ModuleHandle *module, const char *image,
-                        std::string &log) const {
+                        std::string &said) const {
   std::array<char, 8192> text{};
   int options[] = {JitErrorLogBuffer, JitErrorLogBufferSizeBytes};
   void *values[] = {text.data(), reinterpret_cast<void *>(text.size() - 1)};
   Code code = moduleLoadDataEx(module, image, 2, options, values);
-  log = code == Success ? "" : text.data();
+  said = code != Success && text[0] != '\0' ? "\n" + std::string(text.data())
+                                            : "";
+  if (code == UnsupportedPtxVersion)
+    said += "; a newer driver is needed";
   return code;
 }
 

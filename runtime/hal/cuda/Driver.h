@@ -241,9 +241,10 @@ public:
   Code (*funcLoad)(Function function) = nullptr;
 
   /// Loads `image`, PTX with a NUL behind it or machine code, into the current context.
-  /// After an error `log` is what the compiler says of it, or "".
+  /// After an error `said` is what belongs behind its message: a line of what the
+  /// compiler says, and whether a newer driver is needed.
   Code loadModule(ModuleHandle *module, const char *image,
-                  std::string &log) const;
+                  std::string &said) const;
 
   /// "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)".
   std::string describe(Code code) const;
