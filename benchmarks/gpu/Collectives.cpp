@@ -82,7 +82,6 @@ public:
   }
 
   std::string meeting, ncclVersion, whyNoNccl;
-  bool sharesDevice = false;
   std::vector<Case> cases;
 
 private:
@@ -110,10 +109,8 @@ private:
     } else {
       auto loaded = nccl::Library::load();
       uint8_t mine = loaded.ok();
-      std::vector<uint8_t> all(static_cast<size_t>(ranks.size()));
-      MLA_RETURN_IF_ERROR(ranks.allGatherBytes(
-          std::as_bytes(std::span(&mine, 1)),
-          std::as_writable_bytes(std::span(all)), "whether there is NCCL"));
+      MLA_ASSIGN_OR_RETURN(std::vector<uint8_t> all,
+                           ranks.gatherEach(mine, "whether there is NCCL"));
       if (std::count(all.begin(), all.end(), 1) != ranks.size()) {
         whyNoNccl = loaded.ok() ? "is missing on a rank"
                                 : loaded.status().message();
@@ -125,14 +122,6 @@ private:
                                                  std::chrono::seconds(60)));
       }
     }
-    // Asked once: all ranks have the same number on each GPU, or one each.
-    sharesDevice = peers->sharesDevice();
-    uint8_t shares = sharesDevice;
-    std::vector<uint8_t> all(static_cast<size_t>(ranks.size()));
-    MLA_RETURN_IF_ERROR(ranks.allGatherBytes(
-        std::as_bytes(std::span(&shares, 1)),
-        std::as_writable_bytes(std::span(all)), "who shares a GPU"));
-    sharesDevice = std::count(all.begin(), all.end(), 1) != 0;
 
     cases = casesOf(group != nullptr);
     std::vector<double> seconds;
@@ -151,7 +140,7 @@ private:
   /// A launch of ours. It may begin early unless ranks share a GPU, as in plans.
   Status launch(Kernel kernel, std::initializer_list<Values> buffers,
                 int64_t rows) {
-    bool early = !first && (!sharesDevice || !exchanged);
+    bool early = !first && (!peers->sharesDevice() || !exchanged);
     first = false;
     exchanged = p2p::infoOf(kernel).exchanges;
     return seat->launch(kernel, peers.get(), buffers, rows, 0, early);

@@ -17,6 +17,7 @@
 #define MLA_RUNTIME_COLLECTIVES_COLLECTIVES_H
 
 #include "runtime/collectives/Transport.h"
+#include <type_traits>
 
 namespace mla::collectives {
 
@@ -61,6 +62,17 @@ public:
 
   /// Fills `all`, size() times as large, with the ranks' `mine`. No overlap.
   Status allGatherBytes(ConstBytes mine, Bytes all, std::string_view what);
+
+  /// The same of one thing that is its bytes: that of each rank.
+  template <typename T>
+  Result<std::vector<T>> gatherEach(const T &mine, std::string_view what) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    std::vector<T> all(static_cast<size_t>(size()));
+    MLA_RETURN_IF_ERROR(
+        allGatherBytes(std::as_bytes(std::span(&mine, 1)),
+                       std::as_writable_bytes(std::span(all)), what));
+    return all;
+  }
 
   /// Returns when all ranks have called it.
   Status barrier(std::string_view what);

@@ -124,10 +124,9 @@ Status Engine::checkSameStep(std::span<const StepSequence> sequences,
     if (sampling)
       add(std::as_bytes(std::span(&sampling[i], 1)));
   }
-  std::vector<uint64_t> all(static_cast<size_t>(group->size()));
-  MLA_RETURN_IF_ERROR(collectives::Collectives(*group).allGatherBytes(
-      std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)),
-      "the tokens of a step"));
+  MLA_ASSIGN_OR_RETURN(
+      std::vector<uint64_t> all,
+      collectives::Collectives(*group).gatherEach(mine, "the tokens of a step"));
   for (size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank] != all[0])
       return invalid("rank " + std::to_string(rank) +

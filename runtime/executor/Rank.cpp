@@ -159,10 +159,8 @@ Status Rank::compareWithOthers() {
                static_cast<size_t>(current.symbols[plan::Symbol::Tokens]) *
                    sizeof(int32_t)),
         mine);
-  std::vector<uint64_t> all(static_cast<size_t>(exchange->size()));
-  MLA_RETURN_IF_ERROR(exchange->allGatherBytes(
-      std::as_bytes(std::span(&mine, 1)),
-      std::as_writable_bytes(std::span(all)), "what the ranks computed"));
+  MLA_ASSIGN_OR_RETURN(std::vector<uint64_t> all,
+                       exchange->gatherEach(mine, "what the ranks computed"));
   return mine == all[0] ? Status()
                         : internalError(std::string("what it computed (") +
                                         (sample ? "tokens" : "logits") +

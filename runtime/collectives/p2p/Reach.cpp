@@ -289,11 +289,7 @@ Result<std::vector<Identity>> identify(const Place &place,
   Status all;
   MLA_RETURN_IF_ERROR(agree(mine.status(), ranks, "who the ranks are", all));
   MLA_RETURN_IF_ERROR(all);
-  std::vector<Identity> identities(static_cast<size_t>(ranks.size()));
-  MLA_RETURN_IF_ERROR(ranks.allGatherBytes(
-      std::as_bytes(std::span(&*mine, 1)),
-      std::as_writable_bytes(std::span(identities)), "who the ranks are"));
-  return identities;
+  return ranks.gatherEach(*mine, "who the ranks are");
 }
 
 Status Mapping::check(Code code, const char *call,
@@ -311,10 +307,8 @@ Status agree(const Status &own, collectives::Collectives &ranks, const char *wha
   Verdict mine;
   mine.code = static_cast<int32_t>(own.code());
   std::snprintf(mine.text, sizeof mine.text, "%s", own.message().c_str());
-  std::vector<Verdict> verdicts(static_cast<size_t>(ranks.size()));
-  MLA_RETURN_IF_ERROR(
-      ranks.allGatherBytes(std::as_bytes(std::span(&mine, 1)),
-                           std::as_writable_bytes(std::span(verdicts)), what));
+  MLA_ASSIGN_OR_RETURN(std::vector<Verdict> verdicts,
+                       ranks.gatherEach(mine, what));
   for (size_t r = 0; r < verdicts.size() && all.ok(); ++r)
     if (const Verdict &v = verdicts[r]; v.code != 0)
       all = Status(static_cast<StatusCode>(v.code), v.text)
@@ -331,10 +325,8 @@ Result<Outcome<Mapping>> mapDevices(const Place &place, uint64_t bytes,
   // The ranks go from step to step together, also those that have failed.
   Status status = mapping->take(place, bytes);
   Offer offer = status.ok() ? mapping->offer(place) : Offer();
-  std::vector<Offer> offers(identities.size());
-  MLA_RETURN_IF_ERROR(ranks.allGatherBytes(
-      std::as_bytes(std::span(&offer, 1)),
-      std::as_writable_bytes(std::span(offers)), "memory of exchanges"));
+  MLA_ASSIGN_OR_RETURN(std::vector<Offer> offers,
+                       ranks.gatherEach(offer, "memory of exchanges"));
   for (size_t r = 0; r < offers.size() && status.ok(); ++r)
     if (r == own)
       mapping->addresses[r] = offer.address;
@@ -367,11 +359,9 @@ Result<Outcome<Mapping>> mapHost(const Place &place, uint64_t bytes,
   mapping->addresses.resize(identities.size());
   // Ranks know each other's from who they are; one process may be in many groups.
   static std::atomic<uint64_t> groups{0};
-  std::vector<uint64_t> numbers(identities.size());
-  uint64_t number = groups.fetch_add(1);
-  MLA_RETURN_IF_ERROR(ranks.allGatherBytes(
-      std::as_bytes(std::span(&number, 1)),
-      std::as_writable_bytes(std::span(numbers)), "memory of exchanges"));
+  MLA_ASSIGN_OR_RETURN(
+      std::vector<uint64_t> numbers,
+      ranks.gatherEach(groups.fetch_add(1), "memory of exchanges"));
   auto nameOf = [&](size_t r) {
     char text[64];
     std::snprintf(text, sizeof text, "/mla-%016llx-%llu",

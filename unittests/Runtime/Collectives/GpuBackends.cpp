@@ -150,10 +150,7 @@ Status P2pMember::sameOnAll(const Values &values, const std::string &what) {
     std::memcpy(&bits, &value, sizeof bits);
     hash = (hash ^ bits) * 0x100000001b3u;
   }
-  std::vector<uint64_t> all(static_cast<size_t>(size()));
-  MLA_RETURN_IF_ERROR(
-      ranks.allGatherBytes(std::as_bytes(std::span(&hash, 1)),
-                           std::as_writable_bytes(std::span(all)), what));
+  MLA_ASSIGN_OR_RETURN(std::vector<uint64_t> all, ranks.gatherEach(hash, what));
   for (size_t r = 0; r < all.size(); ++r)
     if (all[r] != all[0])
       return internalError(what + ": ranks 0 and " + std::to_string(r) +
