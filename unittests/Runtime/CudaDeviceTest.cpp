@@ -22,14 +22,12 @@ protected:
   void SetUp() override {
     cuda = test::freshCuda();
     ASSERT_TRUE(cuda) << dlerror();
-    plan.target = {"sm_90a", "", {}, plan::cudaKernelAbi};
-    plan.library = "kernels.ptx";
+    test::giveKernels(plan, folder);
     plan::Parameter buffer{plan::Parameter::Kind::Buffer, Format::I32,
                            plan::Access::ReadWrite};
     plan::Parameter scalar{plan::Parameter::Kind::Scalar, Format::F32,
                            plan::Access::Read};
     plan.kernels = {{"add", {buffer, scalar}, 64, 0}};
-    writeLibrary("ptx");
   }
 
   void TearDown() override {
@@ -43,11 +41,6 @@ protected:
     EXPECT_EQ(cuda->graphs, 0);
     EXPECT_EQ(cuda->execs, 0);
     EXPECT_EQ(cuda->events, 0);
-  }
-
-  void writeLibrary(const char *text) {
-    std::ofstream(folder.path / "kernels.ptx") << text;
-    plan.libraryHash = *plan::hashFile(folder.path / "kernels.ptx");
   }
 
   void open() {
@@ -312,13 +305,13 @@ TEST_F(CudaDeviceTest, Libraries) {
   plan.kernels[0].parameters.resize(2);
   plan.libraryHash ^= 1;
   refused(StatusCode::Invalid, "its hash differs");
-  writeLibrary("bad ptx");
+  test::giveKernels(plan, folder, "bad ptx");
   refused(StatusCode::Invalid, "CUDA_ERROR_INVALID_PTX");
   refused(StatusCode::Invalid, "line 1: what is this");
 }
 
 TEST_F(CudaDeviceTest, TheBinaryGoesFirst) {
-  writeLibrary("bad ptx");
+  test::giveKernels(plan, folder, "bad ptx");
   plan.binary = "kernels.cubin";
   std::ofstream(folder.path / "kernels.cubin") << "cubin";
   plan.binaryHash = *plan::hashFile(folder.path / "kernels.cubin");

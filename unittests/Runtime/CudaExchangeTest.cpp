@@ -26,10 +26,7 @@ protected:
     nccl = test::freshNccl();
     ASSERT_TRUE(cuda && nccl) << dlerror();
     nccl->graphs = &cuda->execs;
-    plan.target = {"sm_90a", "", {}, plan::cudaKernelAbi};
-    plan.library = "kernels.ptx";
-    std::ofstream(folder.path / "kernels.ptx") << "ptx";
-    plan.libraryHash = *plan::hashFile(folder.path / "kernels.ptx");
+    test::giveKernels(plan, folder);
     plan.kernels.resize(1);
     plan.kernels[0].name = "all_reduce";
     plan.kernels[0].collective = plan::Collective::AllReduce;

@@ -9,6 +9,7 @@
 
 #include "FakeCuda.h"
 #include "FakeNccl.h"
+#include "TestPlan.h"
 #include <dlfcn.h>
 
 namespace mla::test {
@@ -33,6 +34,15 @@ inline FakeNccl *freshNccl() {
   fake->graphs = nullptr;
   fake->aborted = fake->endedBeforeGraphs = 0;
   return fake;
+}
+
+/// Makes `plan` one of a GPU, whose kernels are `text` in the folder.
+inline void giveKernels(plan::Plan &plan, const TempFolder &folder,
+                        const char *text = "ptx") {
+  plan.target = {"sm_90a", "", {}, plan::cudaKernelAbi};
+  plan.library = "kernels.ptx";
+  folder.write(plan.library, text);
+  plan.libraryHash = *plan::hashFile(folder / plan.library);
 }
 
 } // namespace mla::test

@@ -247,10 +247,7 @@ class CudaRanksTest : public PeersTest {
 protected:
   void SetUp() override {
     PeersTest::SetUp();
-    std::ofstream(folder.path / "kernels.ptx") << "ptx";
-    plan.target = {"sm_90a", "", {}, plan::cudaKernelAbi};
-    plan.library = "kernels.ptx";
-    plan.libraryHash = *plan::hashFile(folder.path / "kernels.ptx");
+    test::giveKernels(plan, folder);
     plan::Parameter buffer{plan::Parameter::Kind::Buffer, Format::I32,
                            plan::Access::ReadWrite};
     plan::Parameter scalar{plan::Parameter::Kind::Scalar, Format::F32,

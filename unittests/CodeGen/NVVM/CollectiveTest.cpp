@@ -29,6 +29,16 @@ ExchangeSpec among(int64_t ranks, int64_t blocks = 8) {
   return with;
 }
 
+/// Every kind of kernel that stores at peers, with Kimi's sizes on eight ranks.
+void oneOfEach(KernelSite site, const ExchangeSpec &with) {
+  ReduceSpec reduce{7168, Format::BF16, true};
+  allReduceOneShot(site, with, reduce, "tokens");
+  allReduceTwoShot(site, with, reduce, "tokens");
+  allReduceNorm(site, with, {reduce, Format::BF16, 1e-6}, "tokens");
+  allGather(site, with, {{{64, 512}}}, "tokens");
+  mergeAttention(site, with, {8, 512}, "tokens");
+}
+
 TEST(Collectives, PlacesDoNotOverlap) {
   for (int64_t ranks : {2, 3, 8})
     for (int64_t blocks : {1, 8, 64}) {
@@ -120,13 +130,7 @@ TEST(Collectives, MergeAttentionOfOneRankCompiles) {
 TEST(Collectives, ManyOrFewBlocks) {
   for (int64_t blocks : {1, 64})
     expectCompilesFor({"sm_120a"}, [&](KernelSite site) {
-      ExchangeSpec with = among(8, blocks);
-      ReduceSpec reduce{7168, Format::BF16, true};
-      allReduceOneShot(site, with, reduce, "tokens");
-      allReduceTwoShot(site, with, reduce, "tokens");
-      allReduceNorm(site, with, {reduce, Format::BF16, 1e-6}, "tokens");
-      allGather(site, with, {{{64, 512}}}, "tokens");
-      mergeAttention(site, with, {8, 512}, "tokens");
+      oneOfEach(site, among(8, blocks));
     });
 }
 
@@ -262,13 +266,7 @@ std::vector<std::string> kernelsIn(const std::string &ptx) {
 TEST(Collectives, AccessesToPeersAreOfSystemScope) {
   GpuCode code = compileFor(*lookupGpu("sm_120a"), [](KernelSite site) {
     collectiveSuite(site);
-    ExchangeSpec with = among(8);
-    ReduceSpec reduce{7168, Format::BF16, true};
-    allReduceOneShot(site, with, reduce, "tokens");
-    allReduceTwoShot(site, with, reduce, "tokens");
-    allReduceNorm(site, with, {reduce, Format::BF16, 1e-6}, "tokens");
-    allGather(site, with, {{{64, 512}}}, "tokens");
-    mergeAttention(site, with, {8, 512}, "tokens");
+    oneOfEach(site, among(8));
   });
   std::vector<std::string> kernels = kernelsIn(code.ptx);
   EXPECT_EQ(kernels.size(), p2p::kernelCount + 5);
